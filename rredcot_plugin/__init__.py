@@ -1,0 +1,56 @@
+"""rredcot: segment-level credit assignment for reasoning models, as a plugin for stock verl.
+
+The core (everything exported here) needs torch and numpy only; ``probe_log_probs`` takes any Hugging Face
+causal language model. What talks to verl lives in ``rredcot_plugin.integrations``.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from rredcot_plugin import segmenters as _segmenters  # noqa: F401  registers
+from rredcot_plugin.advantages import segment_gae
+from rredcot_plugin.config import RRedCoTConfig
+from rredcot_plugin.pipeline import assign_credit
+from rredcot_plugin.redistribution import redistribute, spread_to_tokens
+from rredcot_plugin.registry import (
+    get_segmenter,
+    get_value_estimator,
+    list_segmenters,
+    list_value_estimators,
+    register_segmenter,
+    register_value_estimator,
+)
+from rredcot_plugin.types import Credit, Rollouts, Segments
+from rredcot_plugin.values import importance_values
+
+if TYPE_CHECKING:
+    from rredcot_plugin.probes import probe_log_probs as probe_log_probs
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Credit",
+    "RRedCoTConfig",
+    "Rollouts",
+    "Segments",
+    "assign_credit",
+    "get_segmenter",
+    "get_value_estimator",
+    "importance_values",
+    "list_segmenters",
+    "list_value_estimators",
+    "probe_log_probs",
+    "redistribute",
+    "register_segmenter",
+    "register_value_estimator",
+    "segment_gae",
+    "spread_to_tokens",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # probes pull in transformers where they are used; importing the core must not
+    if name == "probe_log_probs":
+        from rredcot_plugin.probes import probe_log_probs
+
+        return probe_log_probs
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,121 @@
+"""From segment rewards to the advantage of each token."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from rredcot_plugin.groups import GroupStats
+from rredcot_plugin.types import Segments, check_shape
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+    from torch import Tensor
+
+EPSILON = 1e-6
+"""verl's GRPO epsilon, so that a config moves over unchanged."""
+
+LARGEST_CORRECTION = 5.0
+"""How many group standard deviations a value may differ from the group mean before it sets the scale."""
+
+
+def segment_gae(
+    segment_rewards: Float[Tensor, "B S"], num_segments: Int[Tensor, " B"], lam: float
+) -> Float[Tensor, "B S"]:
+    """Generalised advantage estimation over segments: Â_k = Σ_{l≥0} λ^l δ_{k+l}.
+
+    λ=0: δ itself. λ=1: R − V̂_{k−1}, the return-to-go. What lies in the padding is ignored.
+    Source: GAE (arXiv 1506.02438, equation 16) with segments as steps and discount 1.
+
+    >>> segment_gae(torch.tensor([[1.0, 2.0, 4.0]]), torch.tensor([3]), 0.5)
+    tensor([[3., 4., 4.]])
+
+    Raises:
+        ValueError: λ outside [0, 1], or shapes that do not fit.
+    """
+    if not 0.0 <= lam <= 1.0:
+        raise ValueError(f"lam={lam!r}: allowed are numbers from 0 to 1")
+    B, S = segment_rewards.shape
+    check_shape("num_segments", num_segments, (B,))
+    advantages = torch.zeros_like(segment_rewards)
+    running = torch.zeros_like(segment_rewards[:, 0])
+    for k in reversed(range(S)):
+        inside = k < num_segments
+        running = torch.where(inside, segment_rewards[:, k] + lam * running, 0.0)
+        advantages[:, k] = running
+    return advantages
+
+
+def grpo_advantage(
+    outcome: Float[Tensor, " B"], stats: GroupStats, scale: str
+) -> Float[Tensor, " B"]:
+    """GRPO's advantage of a trace: (R − mean) / (std + 1e-6), or without the division, as verl computes it."""
+    return (outcome - stats.mean) / divisor(outcome, stats, scale)
+
+
+def divisor(outcome: Float[Tensor, " B"], stats: GroupStats, scale: str) -> Float[Tensor, " B"]:
+    """What advantages are divided by: ``group_std`` (GRPO), ``batch_std``, or 1 (``none``: Dr. GRPO)."""
+    if scale == "group_std":
+        return stats.std + EPSILON
+    if scale == "batch_std":
+        spread = outcome.std() if outcome.numel() > 1 else torch.ones((), device=outcome.device)
+        return (spread + EPSILON).expand_as(outcome)
+    return torch.ones_like(outcome)
+
+
+def scale_segments(
+    advantages: Float[Tensor, "B S"],
+    values: Float[Tensor, "B S"],
+    outcome: Float[Tensor, " B"],
+    segments: Segments,
+    stats: GroupStats,
+    scale: str,
+) -> Float[Tensor, "B S"]:
+    """Divide segment advantages as ``scale`` says, without blowing up where a group hardly varies.
+
+    GRPO divides by the group's standard deviation, which is safe only because R − mean shrinks with it; a
+    value V̂ does not. With ``group_std`` a group without variance therefore earns nothing, as in GRPO, and
+    in any other the divisor is at least 1/5 of the largest |V̂ − mean| of the group. Where V̂ is the
+    group mean this is GRPO's division exactly.
+    """
+    by = divisor(outcome, stats, scale)
+    if scale != "group_std":
+        return advantages / by[:, None]
+    distance = torch.where(segments.exists, (values - stats.mean[:, None]).abs(), 0.0).amax(dim=1)
+    groups = int(stats.index.max()) + 1 if stats.index.numel() else 0
+    widest = torch.zeros(groups, dtype=distance.dtype, device=distance.device)
+    widest = widest.scatter_reduce(0, stats.index, distance, reduce="amax")[stats.index]
+    by = torch.maximum(by, widest / LARGEST_CORRECTION)
+    varies = (stats.std > 0) | (stats.count <= 1)
+    return torch.where(varies[:, None], advantages / by[:, None], 0.0)
+
+
+def weighted_coefficients(
+    deltas: Float[Tensor, "B S"], grpo: Float[Tensor, " B"], segments: Segments
+) -> Float[Tensor, "B S"]:
+    """The multiplicative form: σ ≥ 0 with a token mean of 1 over each trace.
+
+    σ_k ∝ max(sign(A)·δ_k, 0): a good trace strengthens the segments that raised its value, a bad one
+    weakens those that lowered it. A trace without such a segment gets σ = 1 everywhere.
+    Source: RREDCoT (arXiv 2606.06475), "normalised per-token coefficients"; the formula is our reading.
+    """
+    weight = (deltas * torch.sign(grpo)[:, None]).clamp(min=0)
+    lengths = segments.lengths.to(weight.dtype)
+    tokens = lengths.sum(dim=1, keepdim=True)
+    mean = (weight * lengths).sum(dim=1, keepdim=True) / tokens.clamp(min=1)
+    return torch.where(mean > EPSILON, weight / mean.clamp(min=EPSILON), segments.exists.to(weight.dtype))
+
+
+def match_token_mean(
+    advantages: Float[Tensor, "B T"], target: Float[Tensor, " B"], segments: Segments
+) -> Float[Tensor, "B T"]:
+    """Shift each trace so that the mean over its unmasked tokens is ``target`` (GRPO's advantage).
+
+    A shift and not a factor: a factor is undefined where the mean is 0 and turns signs where it is negative.
+    """
+    real = segments.segment_ids >= 0
+    mean = advantages.sum(dim=1) / real.sum(dim=1).clamp(min=1)
+    return torch.where(real, advantages + (target - mean)[:, None], 0.0)
+
+

@@ -1,0 +1,115 @@
+"""Where a response stops reasoning, what it answers, and how to ask for an answer earlier.
+
+An ``AnswerFormat`` knows the marker that opens a final answer, and from it the *bridge* (the text that,
+put behind a truncated trace, makes the model answer now) and the *terminator* (the text that closes an
+answer, so that distinct answers are disjoint events: "4" is no prefix of "42").
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+THINK_END = "</think>"
+
+
+@dataclass(frozen=True)
+class AnswerFormat:
+    """One way to write a final answer.
+
+    ``marker`` finds the opening; ``closing`` the end of the answer behind it (end of text where absent).
+    """
+
+    name: str
+    marker: re.Pattern[str]
+    closing: re.Pattern[str]
+    bridge: str
+    terminator: str | None  # None: the tokenizer's end-of-sequence token
+
+    def start(self, text: str) -> int | None:
+        """Character at which the last marker begins, or None."""
+        last = None
+        for last in self.marker.finditer(text):
+            pass
+        return last.start() if last else None
+
+    def extract(self, text: str) -> str | None:
+        """The text of the last answer, stripped; None where there is none, or an empty one."""
+        last = None
+        for last in self.marker.finditer(text):
+            pass
+        if last is None:
+            return None
+        body = text[last.end() :]
+        end = _closing_brace(body) if self.name == "boxed" else _first(self.closing, body)
+        answer = body[: len(body) if end is None else end].strip()
+        return answer or None
+
+
+def _first(pattern: re.Pattern[str], text: str) -> int | None:
+    found = pattern.search(text)
+    return found.start() if found else None
+
+
+def _closing_brace(text: str) -> int | None:
+    """Where the brace that was opened just before ``text`` closes."""
+    depth = 1
+    for found in re.finditer(r"[{}]", text):
+        depth += 1 if found.group() == "{" else -1
+        if depth == 0:
+            return found.start()
+    return None
+
+
+FORMATS: dict[str, AnswerFormat] = {
+    f.name: f
+    for f in (
+        AnswerFormat("boxed", re.compile(r"\\boxed\{"), re.compile(r"\}"), "\n\n**Final Answer**\n\\boxed{", "}"),
+        AnswerFormat("hash", re.compile(r"####"), re.compile(r"\n|<\|"), "\n#### ", None),
+        AnswerFormat(
+            "phrase",
+            re.compile(r"[Tt]he (?:final )?answer is:?"),
+            re.compile(r"\.(?:\s|$)|\n|<\|"),
+            "\nThe answer is ",
+            ".",
+        ),
+        AnswerFormat("code", re.compile(r"```[a-zA-Z0-9_+-]*\n(?=[^\n])"), re.compile(r"```"), "\n```python\n", "\n```"),
+    )
+}
+"""In order of precedence: where a text has several markers, the first of these that occurs counts."""
+
+
+def answer_start(text: str) -> int | None:
+    """Character at which the final answer begins: behind ``</think>``, else at the last answer marker.
+
+    >>> answer_start("2 + 2 = 4\\n#### 4")
+    10
+    """
+    think = text.rfind(THINK_END)
+    if think >= 0:
+        return think + len(THINK_END)
+    for answer_format in FORMATS.values():
+        start = answer_format.start(text)
+        if start is not None:
+            return start
+    return None
+
+
+def detect_format(texts: Sequence[str]) -> AnswerFormat | None:
+    """The format that most of the texts use; ties go to the order of ``FORMATS``; None if none is used."""
+    votes: Counter[str] = Counter()
+    for text in texts:
+        for name, answer_format in FORMATS.items():
+            if answer_format.extract(text) is not None:
+                votes[name] += 1
+                break
+    return FORMATS[votes.most_common(1)[0][0]] if votes else None
+
+
+def bridge_for(answer_format: AnswerFormat, *, thinking: bool) -> str:
+    """The text that leads from an unfinished trace to the answer; closes ``<think>`` first where there is one."""
+    if thinking:
+        return f"\n{THINK_END}\n\n{answer_format.bridge.lstrip()}"
+    return answer_format.bridge

@@ -1,0 +1,114 @@
+"""The options of the method: ``algorithm.rredcot.*`` in a verl config."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from rredcot_plugin.registry import SEGMENTERS, SHAPERS, VALUE_ESTIMATORS, nearest
+
+PROPOSALS = ("group", "ground_truth", "group_or_ground_truth")
+CALIBRATIONS = ("none", "outcome")
+PROBE_BACKENDS = ("auto", "cached", "packed", "batched")
+MODES = ("segment_gae", "weighted")
+SCALES = ("group_std", "none", "batch_std")
+
+
+@dataclass(frozen=True)
+class RRedCoTConfig:
+    """Everything that ``assign_credit`` and the verl integration can be told.
+
+    ``scale=None`` follows verl's ``algorithm.norm_adv_by_std_in_grpo``: ``group_std`` where that is true
+    (verl's default, and ours outside verl), else ``none``. See docs/configuration.md for each key.
+
+    Raises:
+        ValueError: a value that is not allowed, naming the key, the value and what is.
+    """
+
+    segmenter: str | Mapping[str, Any] = "hybrid"
+    segmenter_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    value_estimator: str | Mapping[str, Any] = "support"
+    value_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    proposals: str = "group_or_ground_truth"
+    leave_one_out: bool = True
+    prior_from_group: bool = True
+    length_normalize: bool = False
+    clip: float | None = None
+    calibrate: str = "outcome"
+    bridge: str = "auto"
+    terminator: str = "auto"
+    max_probe_tokens: int = 32
+    probe_backend: str = "auto"
+    shapers: tuple[str | Mapping[str, Any], ...] = ()
+    mode: str = "segment_gae"
+    lam: float = 1.0
+    scale: str | None = None
+    match_grpo: bool = False
+    dump_dir: str | None = None
+    dump_every: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shapers", tuple(self.shapers))
+        self._one_of("proposals", PROPOSALS)
+        self._one_of("calibrate", CALIBRATIONS)
+        self._one_of("probe_backend", PROBE_BACKENDS)
+        self._one_of("mode", MODES)
+        if self.scale is not None:
+            self._one_of("scale", SCALES)
+        for key in ("leave_one_out", "prior_from_group", "length_normalize", "match_grpo"):
+            if not isinstance(getattr(self, key), bool):
+                raise ValueError(f"{key}={getattr(self, key)!r}: allowed are true and false")
+        self._number("lam", 0.0, 1.0)
+        if self.clip is not None:
+            self._number("clip", 0.0, math.inf)
+        for key in ("max_probe_tokens", "dump_every"):
+            value = getattr(self, key)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"{key}={value!r}: allowed are whole numbers from 1")
+        for key in ("bridge", "terminator"):
+            if not isinstance(getattr(self, key), str):
+                raise ValueError(f"{key}={getattr(self, key)!r}: allowed is a text, or 'auto'")
+
+    def _one_of(self, key: str, allowed: tuple[str, ...]) -> None:
+        value = getattr(self, key)
+        if value not in allowed:
+            hint = nearest(str(value), list(allowed))
+            raise ValueError(f"{key}={value!r}:{hint} Allowed: {', '.join(allowed)}")
+
+    def _number(self, key: str, low: float, high: float) -> None:
+        value = getattr(self, key)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not low <= value <= high:
+            raise ValueError(f"{key}={value!r}: allowed are numbers from {low:g} to {high:g}")
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> RRedCoTConfig:
+        """Build from a plain mapping (a Hydra group, say), checking names that need the registries too.
+
+        >>> RRedCoTConfig.from_mapping({"lambda": 0.9})
+        Traceback (most recent call last):
+        ValueError: unknown key 'lambda' in algorithm.rredcot. Did you mean 'lam'? ...
+
+        Raises:
+            ValueError: an unknown key (with the nearest valid one), or a value that is not allowed.
+        """
+        known = [f.name for f in fields(cls)]
+        for key in mapping:
+            if key not in known:
+                raise ValueError(
+                    f"unknown key {key!r} in algorithm.rredcot.{nearest(str(key), known)} Known: {', '.join(known)}"
+                )
+        config = cls(**dict(mapping))
+        config.build_segmenter()
+        config.build_value_estimator()
+        for shaper in config.shapers:
+            SHAPERS.factory(shaper if isinstance(shaper, str) else str(shaper["name"]))
+        return config
+
+    def build_segmenter(self) -> Any:
+        return SEGMENTERS.get(self.segmenter, **self.segmenter_kwargs)
+
+    def build_value_estimator(self) -> Any:
+        return VALUE_ESTIMATORS.get(self.value_estimator, **self.value_kwargs)

@@ -1,0 +1,74 @@
+"""From an answer text to the tokens of a probe: bridge + answer + terminator, split where counting starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rredcot_plugin.answers import FORMATS, THINK_END, AnswerFormat, bridge_for, detect_format
+
+EncodedProbe = tuple[tuple[int, ...], int]
+"""(token ids, number of leading ids that belong to the bridge)."""
+
+
+@dataclass
+class ProbeEncoder:
+    """Encodes answers for one tokenizer, and remembers what it has encoded.
+
+    ``bridge`` and ``terminator`` are texts, or ``auto``: then they follow the answer format that most
+    responses seen so far use (``boxed`` until one is recognised), with ``</think>`` in front where the
+    model thinks. The answer is encoded together with bridge and terminator, as the model would write it;
+    a token that reaches over the end of the bridge counts as answer.
+    """
+
+    tokenizer: Any
+    bridge: str = "auto"
+    terminator: str = "auto"
+    max_probe_tokens: int = 32
+    answer_format: AnswerFormat = FORMATS["boxed"]
+    thinking: bool = False
+    _seen: dict[tuple[str, str], EncodedProbe | None] = field(default_factory=dict, repr=False)
+
+    def observe(self, texts: Sequence[str], prompt_tails: Sequence[str]) -> None:
+        """Update the answer format, and whether the model thinks, from a batch of responses."""
+        self.answer_format = detect_format(texts) or self.answer_format
+        self.thinking = self.thinking or any(THINK_END in t for t in texts) or any("<think>" in t for t in prompt_tails)
+
+    def bridge_after(self, prefix: str) -> str:
+        """The bridge behind a response that reads ``prefix`` so far.
+
+        Line ends that the prefix already has are not repeated, and a prefix whose thinking has ended is not
+        made to end it again.
+        """
+        if self.bridge != "auto":
+            return self.bridge
+        text = bridge_for(self.answer_format, thinking=self.thinking and THINK_END not in prefix)
+        if not prefix:
+            return text.lstrip("\n")
+        present = len(prefix) - len(prefix.rstrip("\n"))
+        leading = len(text) - len(text.lstrip("\n"))
+        return text[min(present, leading) :]
+
+    def closing(self) -> str:
+        if self.terminator != "auto":
+            return self.terminator
+        own = self.answer_format.terminator
+        return own if own is not None else str(self.tokenizer.eos_token or "\n")
+
+    def encode(self, bridge: str, answer: str) -> EncodedProbe | None:
+        """Token ids and the length of the bridge; None if answer and terminator exceed ``max_probe_tokens``."""
+        key = (bridge, answer + self.closing())
+        if key not in self._seen:
+            if len(self._seen) > 100_000:  # answers of a long run never repeat: do not keep them all
+                self._seen.clear()
+            self._seen[key] = self._encode(*key)
+        return self._seen[key]
+
+    def _encode(self, bridge: str, counted: str) -> EncodedProbe | None:
+        encoding = self.tokenizer(bridge + counted, add_special_tokens=False, return_offsets_mapping=True)
+        ids, spans = encoding["input_ids"], encoding["offset_mapping"]
+        skip = sum(1 for _, end in spans if end <= len(bridge)) if bridge else 0
+        if not ids or not 0 < len(ids) - skip <= self.max_probe_tokens:
+            return None
+        return tuple(ids), skip

@@ -1,0 +1,64 @@
+"""Write the credit of a step as JSON lines, one trace a line, for reports and for reading."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from rredcot_plugin.integrations.verl.batch import StepRows
+from rredcot_plugin.types import Credit, Rollouts
+
+MAX_ROWS = 256
+"""Traces written a step; a long run would otherwise fill the disk."""
+
+
+def dump_step(folder: Path, step: int, rows: StepRows, rollouts: Rollouts, credit: Credit) -> None:
+    """Write ``<step>.jsonl`` in one move, so that a reader never meets half a file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{step}.jsonl"
+    part = path.with_suffix(".part")
+    with part.open("w", encoding="utf-8") as file:
+        for row in range(min(MAX_ROWS, rollouts.batch_size)):
+            file.write(json.dumps(_record(step, row, rows, rollouts, credit), ensure_ascii=False) + "\n")
+    os.replace(part, path)
+
+
+def _record(step: int, row: int, rows: StepRows, rollouts: Rollouts, credit: Credit) -> dict[str, Any]:
+    truth = rollouts.ground_truths[row] if rollouts.ground_truths is not None else None
+    return {
+        "step": step,
+        "uid": str(rollouts.group_ids[row]),
+        "prompt_tail": rows.prompt_tails[row],
+        "ground_truth": None if truth is None else str(truth),
+        "reward": _number(float(rollouts.outcomes[row])),
+        "segments": _segments(row, rollouts, credit),
+    }
+
+
+def _segments(row: int, rollouts: Rollouts, credit: Credit) -> list[dict[str, Any]]:
+    """Text, value before it, redistributed reward and advantage of each segment."""
+    assert rollouts.texts is not None and rollouts.token_offsets is not None
+    ids = credit.segments.segment_ids[row][rollouts.response_mask[row]].tolist()
+    tokens = credit.advantages[row][rollouts.response_mask[row]].tolist()
+    spans = rollouts.token_offsets[row]
+    found = []
+    for segment in range(int(credit.segments.num_segments[row])):
+        inside = [i for i, number in enumerate(ids) if number == segment]
+        start, end = int(spans[inside[0]][0]), int(spans[inside[-1]][1])
+        found.append(
+            {
+                "text": rollouts.texts[row][start:end],
+                "tokens": len(inside),
+                "value": _number(float(credit.values[row, segment])),
+                "reward": _number(float(credit.segment_rewards[row, segment])),
+                "advantage": _number(tokens[inside[0]]),
+            }
+        )
+    return found
+
+
+def _number(x: float) -> float | None:
+    """JSON has no NaN."""
+    return round(x, 6) if abs(x) != float("inf") and x == x else None

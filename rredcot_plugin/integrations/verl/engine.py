@@ -1,0 +1,140 @@
+"""Runs after ``verl.workers.engine``: FSDP engines whose log-prob pass also answers probes.
+
+The classes are verl's own with one method extended, registered for the vendor of each device; verl prefers a
+vendor's entry, so no entry of verl is replaced. A batch without probes goes through untouched.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from verl.utils import tensordict_utils as tu
+from verl.utils.device import get_device_id, get_device_name, get_torch_device
+from verl.workers.engine.base import EngineRegistry
+from verl.workers.engine.utils import detach_tree
+
+from rredcot_plugin.integrations.verl import wire
+from rredcot_plugin.probes import UnsupportedModelError, build_layout, capture_trunk, forward_packed, forward_probes
+from rredcot_plugin.probes.layout import ProbeLayout, ProbeSpec, row_spans_of
+
+logger = logging.getLogger(__name__)
+
+VENDORS = {"cuda": ("nvidia", "amd"), "npu": ("huawei",), "cpu": ("cpu",)}
+BACKENDS = ("fsdp", "fsdp2")
+
+
+class ProbeEngineMixin:
+    """Adds ``rredcot_probe_log_probs`` to the model outputs of a forward-only pass that asks for it.
+
+    ``cached``: verl's own forward with keys and values kept, then one call for the probes, so verl's
+    log-probs and entropies stay bit-identical. ``packed``: one call for both. A model whose attention cannot
+    be forked gets NaN for every probe, which makes the trainer fall back to ``batched``.
+    """
+
+    def forward_step(self, micro_batch: Any, loss_function: Any, forward_only: bool) -> tuple[Any, dict]:
+        backend = tu.get_non_tensor_data(data=micro_batch, key=wire.BACKEND, default=None)
+        if backend is None or not forward_only:
+            return super().forward_step(micro_batch, loss_function, forward_only)  # type: ignore[misc]
+        micro_batch = micro_batch.to(get_device_id())
+        specs = [wire.unpack(row) for row in micro_batch[wire.PROBES].unbind()]
+        try:
+            step = self._packed_step if backend == "packed" else self._cached_step
+            loss, output, log_probs, seconds = step(micro_batch, loss_function, specs)
+        except UnsupportedModelError as error:
+            logger.warning("rredcot: probes cannot run in the log-prob pass of this model: %s", error)
+            loss, output = super().forward_step(micro_batch, loss_function, forward_only)  # type: ignore[misc]
+            log_probs, seconds = torch.full((sum(map(len, specs)),), torch.nan), 0.0
+        output["model_output"][wire.LOG_PROBS] = _per_row(log_probs, specs, seconds)
+        return loss, output
+
+    def _cached_step(self, micro_batch: Any, loss_function: Any, specs: list[list[ProbeSpec]]) -> tuple:
+        rows, layout, temperature = _layout(micro_batch, specs)
+        module: torch.nn.Module = self.module  # type: ignore[attr-defined]
+        with capture_trunk(module) as captured:
+            loss, output = super().forward_step(micro_batch, loss_function, True)  # type: ignore[misc]
+        start = _now()
+        lengths = [len(row) for row in rows]
+        packed_rows = tu.get_non_tensor_data(data=micro_batch, key="use_remove_padding", default=True)
+        spans = row_spans_of(lengths) if packed_rows else [(i, 0, n) for i, n in enumerate(lengths)]
+        with self._autocast():
+            log_probs = forward_probes(module, captured, layout, spans, temperature)
+        return loss, output, log_probs, _now() - start
+
+    def _packed_step(self, micro_batch: Any, loss_function: Any, specs: list[list[ProbeSpec]]) -> tuple:
+        rows, layout, temperature = _layout(micro_batch, specs)
+        _, output_args = self.prepare_model_inputs(micro_batch=micro_batch)  # type: ignore[attr-defined]
+        with self._autocast():
+            logits, log_probs = forward_packed(self.module, rows, layout, temperature)  # type: ignore[attr-defined]
+        if tu.get_non_tensor_data(data=micro_batch, key="use_remove_padding", default=True):
+            logits = torch.nn.functional.pad(logits, (0, 0, 0, output_args["pad_size"]))[None]
+        else:
+            logits = torch.nn.utils.rnn.pad_sequence(logits.split([len(row) for row in rows]), batch_first=True)
+        model_output = self.prepare_model_outputs(  # type: ignore[attr-defined]
+            output=SimpleNamespace(logits=logits),
+            output_args=output_args,
+            micro_batch=micro_batch,
+            logits_processor_func=loss_function,
+        )
+        loss = torch.tensor(1.0, device=get_device_name())
+        return loss, {"model_output": detach_tree(model_output), "loss": 1.0, "metrics": {}}, log_probs, 0.0
+
+    def _autocast(self) -> Any:
+        """The precision verl runs its own forward in."""
+        dtype = getattr(self, "_autocast_dtype", torch.bfloat16)
+        return nullcontext() if dtype == torch.float32 else torch.autocast(get_device_name(), dtype=dtype)
+
+
+def _layout(micro_batch: Any, specs: list[list[ProbeSpec]]) -> tuple[list[torch.Tensor], ProbeLayout, float]:
+    """Rows of tokens, the probes laid out behind them, and the temperature.
+
+    Raises:
+        UnsupportedModelError: rows whose positions have several axes, or temperatures that differ by row.
+    """
+    if micro_batch["position_ids"].dim() == 3:
+        raise UnsupportedModelError("position ids have several axes (a multi-modal model)")
+    temperature = torch.as_tensor(micro_batch["temperature"]).float()
+    if temperature.numel() > 1 and bool((temperature != temperature.flatten()[0]).any()):
+        raise UnsupportedModelError("rows differ in temperature")
+    rows = list(micro_batch["input_ids"].unbind())
+    layout = build_layout(specs, [row.tolist() for row in rows])
+    return rows, layout, float(temperature.flatten()[0])
+
+
+def _per_row(log_probs: torch.Tensor, specs: list[list[ProbeSpec]], seconds: float) -> torch.Tensor:
+    """Jagged rows ``[seconds share, log-probs of the row's probes]``."""
+    share = log_probs.new_full((1,), seconds / max(1, len(specs)))
+    parts = log_probs.float().split([len(row) for row in specs])
+    return wire.jagged([torch.cat([share, part]) for part in parts])
+
+
+def _now() -> float:
+    get_torch_device().synchronize()  # kernels run behind the host's back
+    return time.perf_counter()
+
+
+def register() -> None:
+    """Register a probe engine for every FSDP language-model engine that verl (or its CPU platform) has."""
+    for backend in BACKENDS:
+        registered = EngineRegistry._engines.get("language_model", {}).get(backend, {})
+        for device, engine in list(registered.items()):
+            if not isinstance(device, str) or issubclass(engine, ProbeEngineMixin):
+                continue
+            taken = {key[1] for key in registered if isinstance(key, tuple) and key[0] == device}
+            vendors = [vendor for vendor in VENDORS.get(device, ()) if vendor not in taken]
+            probing = type(f"RRedCoT{engine.__name__}", (ProbeEngineMixin, engine), {"__module__": __name__})
+            globals()[probing.__name__] = probing  # findable by name
+            if vendors:
+                EngineRegistry.register("language_model", backend, device, vendors)(probing)
+
+
+if os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu":
+    # the CPU engine must be there to be wrapped, whichever plugin verl imported first
+    from rredcot_plugin.integrations.verl_cpu import engine as _cpu_engine  # noqa: F401
+
+register()

@@ -1,0 +1,51 @@
+"""Runs after ``verl.trainer.ppo.core_algos``: the advantage estimator ``rredcot``.
+
+verl hands an estimator rewards, mask and group ids, but neither tokens nor log-probs. The trainer mixin
+therefore opens a *credit step* around verl's own ``_compute_advantage``, and the function that verl calls
+picks it up here. Everything else in that method (KL in the reward, rollout correction) stays verl's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from verl.trainer.ppo import core_algos
+
+NAMES = ("rredcot",)
+
+CreditStep = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+"""(token_level_rewards, response_mask), both (rows, T) -> (advantages, returns)."""
+
+_step: ContextVar[CreditStep | None] = ContextVar("rredcot_credit_step", default=None)
+
+
+@contextmanager
+def credit_step(step: CreditStep) -> Iterator[None]:
+    """Answer the estimator's calls with ``step`` while this is open."""
+    token = _step.set(step)
+    try:
+        yield
+    finally:
+        _step.reset(token)
+
+
+@core_algos.register_adv_est("rredcot")
+def compute_rredcot_advantage(
+    token_level_rewards: torch.Tensor, response_mask: torch.Tensor, config: Any = None, index: Any = None, **_: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Advantages and returns, (rows, T), of the step that the trainer has open.
+
+    Raises:
+        ValueError: called outside the plugin's trainer (the legacy trainer, or a trainer of someone else).
+    """
+    step = _step.get()
+    if step is None:
+        raise ValueError(
+            "algorithm.adv_estimator=rredcot needs the plugin's trainer: set trainer.use_v1=true and "
+            "trainer.v1.trainer_mode to sync, colocate_async or separate_async"
+        )
+    return step(token_level_rewards, response_mask)

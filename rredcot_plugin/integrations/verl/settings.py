@@ -1,0 +1,78 @@
+"""Read and check the options before anything is built, and decide where the probes can run."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from typing import Any
+
+import verl
+from omegaconf import OmegaConf, open_dict
+
+from rredcot_plugin.config import RRedCoTConfig
+from rredcot_plugin.integrations.verl import SUPPORTED_VERL
+from rredcot_plugin.integrations.verl.estimator import NAMES
+
+logger = logging.getLogger(__name__)
+
+READS_SURPRISE = ("hybrid",)
+"""Segmenters that look at how sure the model was, before the log-prob pass has run."""
+
+
+def is_ours(config: Any) -> bool:
+    return str(config.algorithm.adv_estimator) in NAMES
+
+
+def read_settings(config: Any) -> RRedCoTConfig:
+    """``algorithm.rredcot`` of a verl config as ``RRedCoTConfig``.
+
+    ``scale`` follows ``algorithm.norm_adv_by_std_in_grpo`` where it is not given.
+
+    Raises:
+        ValueError: an option that is not allowed, or a verl version that is not supported.
+    """
+    if not verl.__version__.startswith(SUPPORTED_VERL):
+        raise ValueError(
+            f"verl {verl.__version__} is not supported by this version of rredcot, which needs verl=={SUPPORTED_VERL}"
+        )
+    given = config.algorithm.get("rredcot", None)
+    mapping = OmegaConf.to_container(given, resolve=True) if given is not None else {}
+    settings = RRedCoTConfig.from_mapping(mapping)  # type: ignore[arg-type]
+    if settings.scale is None:
+        by_std = config.algorithm.get("norm_adv_by_std_in_grpo", True)
+        settings = dataclasses.replace(settings, scale="group_std" if by_std else "none")
+    return settings
+
+
+def prepare(config: Any, settings: RRedCoTConfig) -> None:
+    """Adjust the run to what the method needs, and warn of what makes it pointless; every line is logged once."""
+    rollout = config.actor_rollout_ref.rollout
+    if rollout.n == 1:
+        logger.warning(
+            "rredcot: actor_rollout_ref.rollout.n=1 leaves no siblings to propose answers or a baseline: only the "
+            "ground truth is proposed, and the prior is 0 (GRPO's convention); use n >= 2"
+        )
+    if settings.segmenter in READS_SURPRISE and not rollout.calculate_log_probs:
+        with open_dict(config):
+            rollout.calculate_log_probs = True
+        logger.warning(
+            "rredcot: set actor_rollout_ref.rollout.calculate_log_probs=True, because segmenter=%s looks at the "
+            "surprise of the sampled tokens; segmenter=newline does without",
+            settings.segmenter,
+        )
+
+
+def why_not_in_pass(config: Any) -> str | None:
+    """What keeps probes out of the log-prob pass of this run; None if nothing does."""
+    actor, model = config.actor_rollout_ref.actor, config.actor_rollout_ref.model
+    if actor.strategy not in ("fsdp", "fsdp2"):
+        return f"actor_rollout_ref.actor.strategy={actor.strategy}"
+    sequence_parallel = actor.fsdp_config.get("ulysses_sequence_parallel_size", 1)
+    if max(sequence_parallel, actor.get("ulysses_sequence_parallel_size", 1) or 1) > 1:
+        return f"actor_rollout_ref.actor.ulysses_sequence_parallel_size={sequence_parallel}"
+    if model.get("use_fused_kernels", False):
+        return "actor_rollout_ref.model.use_fused_kernels=True"
+    correction = config.algorithm.get("rollout_correction", None)
+    if correction and correction.get("bypass_mode", False):
+        return "algorithm.rollout_correction.bypass_mode=True (there is no log-prob pass)"
+    return None

@@ -1,0 +1,81 @@
+"""Runs after ``verl.trainer.ppo.v1``: wraps verl's registered trainers under their own names.
+
+verl compares the mode name with the literal ``sync`` in many places, so a trainer of a new name would turn
+asynchronous. Instead each registered class is replaced by a subclass of itself that does nothing unless
+``algorithm.adv_estimator`` is ours. verl leaves no public way to replace an entry: this is the one place that
+writes to its registry.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
+
+from rredcot_plugin.integrations.verl.estimator import credit_step
+from rredcot_plugin.integrations.verl.runner import CreditRunner
+from rredcot_plugin.integrations.verl.settings import is_ours, prepare, read_settings
+
+MODES = ("sync", "colocate_async", "separate_async")
+
+
+class RRedCoTTrainerMixin:
+    """Credit assignment around the three methods of verl's trainer that it touches."""
+
+    rredcot: CreditRunner | None = None
+
+    def __init__(self, config: Any) -> None:
+        settings = None
+        if is_ours(config):
+            settings = read_settings(config)
+            prepare(config, settings)
+        super().__init__(config)  # type: ignore[call-arg]
+        if settings is not None:
+            self.rredcot = CreditRunner(self, settings)
+
+    def _init_tokenizer(self) -> None:
+        super()._init_tokenizer()  # type: ignore[misc]
+        if self.rredcot is not None:
+            self.rredcot.attach_tokenizer(self.tokenizer)  # type: ignore[attr-defined]
+
+    def _compute_old_log_prob(self, batch: Any, metrics: dict) -> Any:
+        compute = super()._compute_old_log_prob  # type: ignore[misc]
+        if self.rredcot is None:
+            return compute(batch, metrics)
+        return self.rredcot.compute_old_log_prob(batch, metrics, compute)
+
+    def _compute_advantage(self, batch: Any, metrics: dict) -> Any:
+        if self.rredcot is None:
+            return super()._compute_advantage(batch, metrics)  # type: ignore[misc]
+        with credit_step(self.rredcot.compute_advantage(metrics)):
+            return super()._compute_advantage(batch, metrics)  # type: ignore[misc]
+
+    def _save_checkpoint(self) -> None:
+        if self.rredcot is not None:
+            # before verl's own files: its marker of a complete checkpoint comes last
+            folder = self.config.trainer.default_local_dir  # type: ignore[attr-defined]
+            self.rredcot.save(os.path.join(folder, f"global_step_{self.global_steps}"))  # type: ignore[attr-defined]
+        super()._save_checkpoint()  # type: ignore[misc]
+
+    def _load_checkpoint(self) -> None:
+        super()._load_checkpoint()  # type: ignore[misc]
+        step = self.global_steps  # type: ignore[attr-defined]
+        if self.rredcot is None or step == 0:
+            return
+        trainer = self.config.trainer  # type: ignore[attr-defined]
+        by_path = trainer.resume_mode == "resume_path"
+        folder = trainer.resume_from_path if by_path else os.path.join(trainer.default_local_dir, f"global_step_{step}")
+        self.rredcot.load(folder)
+
+
+def wrap_trainers() -> None:
+    """Put the mixin in front of every registered trainer; a second call changes nothing."""
+    for name in MODES:
+        trainer = TRAINER_REGISTRY[name]
+        if not issubclass(trainer, RRedCoTTrainerMixin):
+            wrapped = type(trainer.__name__, (RRedCoTTrainerMixin, trainer), {"__module__": __name__})
+            TRAINER_REGISTRY[name] = wrapped
+
+
+wrap_trainers()

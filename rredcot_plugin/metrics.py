@@ -1,0 +1,86 @@
+"""Numbers that say what the credit did. Pure functions; names as in docs/metrics.md.
+
+Every name ends in /mean, /max or /min: verl's aggregator reduces by substring, and the rest of a name
+must not contain "min", "max", "sum" or "total".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from rredcot_plugin.types import Segments
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+
+def spread(name: str, x: torch.Tensor, *, low: bool = True) -> dict[str, float]:
+    """name/mean, name/max and, where ``low``, name/min of a vector; nothing for an empty one."""
+    if x.numel() == 0:
+        return {}
+    x = x.float()
+    numbers = {f"{name}/mean": float(x.mean()), f"{name}/max": float(x.max())}
+    return {**numbers, f"{name}/min": float(x.min())} if low else numbers
+
+
+def share(condition: torch.Tensor) -> float:
+    """Fraction of true entries, 0 for an empty tensor."""
+    return float(condition.float().mean()) if condition.numel() else 0.0
+
+
+def credit_metrics(
+    segments: Segments,
+    values: Float[Tensor, "B S"],
+    deltas: Float[Tensor, "B S"],
+    rewards: Float[Tensor, "B S"],
+    outcome: Float[Tensor, " B"],
+    segment_advantages: Float[Tensor, "B S"],
+) -> dict[str, float]:
+    """Sizes of segments, values and credit over the batch, in reward units and tokens."""
+    exists = segments.exists
+    real = segments.num_segments > 0
+    last = (segments.num_segments - 1).clamp(min=0)[:, None]
+    size = deltas.abs()
+    answer_share = size.gather(1, last)[:, 0] / size.sum(dim=1).clamp(min=1e-12)
+    moved = size.sum(dim=1) > 1e-12
+    return {
+        **spread("rredcot/segments/per_trace", segments.num_segments),
+        **spread("rredcot/segments/tokens", segments.lengths[exists]),
+        **spread("rredcot/value/prompt", values[:, 0][real]),
+        **spread("rredcot/value/boundary", values[:, 1:][exists[:, 1:]]),
+        **spread("rredcot/value/before_answer", values.gather(1, last)[:, 0][real], low=False),
+        **spread("rredcot/credit/segment_reward", rewards[exists]),
+        **spread("rredcot/credit/abs_delta", size[exists], low=False),
+        **spread("rredcot/credit/segment_advantage", segment_advantages[exists]),
+        "rredcot/credit/negative_share/mean": share(deltas[exists] < 0),
+        "rredcot/credit/answer_share/mean": float(answer_share[moved].mean()) if bool(moved.any()) else 0.0,
+        "rredcot/credit/return_error/max": float((rewards.sum(1) - outcome)[real].abs().max()) if bool(real.any()) else 0.0,
+    }
+
+
+def calibration_metrics(
+    values: Float[Tensor, "B S"], outcome: Float[Tensor, " B"], segments: Segments, low: float, high: float
+) -> dict[str, float]:
+    """How well the values of the boundaries predict the outcome, both put on [0, 1].
+
+    ``brier``: mean squared error; ``ece``: expected calibration error over ten bins of equal width;
+    ``explained_variance``: 1 − var(R − V̂) / var(R), 0 where R does not vary.
+    """
+    at = segments.exists.clone()
+    at[:, 0] = False
+    if high - low < 1e-6 or not bool(at.any()):
+        return {}
+    p = ((values - low) / (high - low))[at]
+    y = (((outcome - low) / (high - low))[:, None].expand_as(values))[at]
+    bins = (p * 10).long().clamp(0, 9)
+    counts = torch.zeros(10).index_add_(0, bins, torch.ones_like(p))
+    gap = torch.zeros(10).index_add_(0, bins, p - y).abs()
+    variance = float(y.var(unbiased=False))
+    return {
+        "rredcot/value/brier/mean": float(((p - y) ** 2).mean()),
+        "rredcot/value/ece/mean": float(gap.sum() / counts.sum()),
+        "rredcot/value/explained_variance/mean": 1 - float((y - p).var(unbiased=False)) / variance if variance > 1e-9 else 0.0,
+    }

@@ -1,0 +1,128 @@
+"""One registry mechanism for segmenters, value estimators and shapers.
+
+An entry is a class or factory that takes the options as keywords and returns a callable. Users add one
+by decorator, by dotted path (``"pkg.module:Name"``) or by file (``{"path": "file.py", "name": "Name"}``,
+verl's custom_cls form); the last two need no import beforehand, so they work in every Ray process.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+Factory = Callable[..., Any]
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """`` Did you mean 'x'?`` for the closest known name, or nothing."""
+    match = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f" Did you mean {match[0]!r}?" if match else ""
+
+
+class Registry:
+    """Names to factories, with errors that say what exists.
+
+    >>> shapes = Registry("shape")
+    >>> @shapes.register("square")
+    ... def square(side=1):
+    ...     return lambda: side * side
+    >>> shapes.get("square", side=3)()
+    9
+    >>> shapes.get("sqare")
+    Traceback (most recent call last):
+    ValueError: unknown shape 'sqare'. Did you mean 'square'? Known: square
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._factories: dict[str, Factory] = {}
+
+    def register(self, name: str, overwrite: bool = False) -> Callable[[Factory], Factory]:
+        """Decorator that files a factory under ``name``; a taken name raises unless ``overwrite``."""
+
+        def decorator(factory: Factory) -> Factory:
+            if name in self._factories and not overwrite:
+                raise ValueError(
+                    f"{self.kind} {name!r} is already registered to {self._factories[name]!r}; "
+                    "pass overwrite=True to replace it"
+                )
+            self._factories[name] = factory
+            return factory
+
+        return decorator
+
+    def names(self) -> list[str]:
+        return sorted(self._factories)
+
+    def factory(self, name_or_path: str | Mapping[str, Any]) -> Factory:
+        """The factory behind a registered name, a dotted path or a file.
+
+        Raises:
+            ValueError: nothing of that name; the message lists what exists and the nearest match.
+        """
+        if isinstance(name_or_path, Mapping):
+            return self._from_file(name_or_path)
+        if name_or_path in self._factories:
+            return self._factories[name_or_path]
+        if ":" in name_or_path:
+            return self._from_module(name_or_path)
+        known = self.names()
+        raise ValueError(
+            f"unknown {self.kind} {name_or_path!r}.{nearest(name_or_path, known)} Known: {', '.join(known)}"
+        )
+
+    def get(self, name_or_path: str | Mapping[str, Any], **options: Any) -> Any:
+        """Build an entry with its options.
+
+        Raises:
+            ValueError: an unknown name, or options that the entry does not take.
+        """
+        factory = self.factory(name_or_path)
+        try:
+            return factory(**options)
+        except TypeError as error:
+            raise ValueError(f"{self.kind} {name_or_path!r} with options {options}: {error}") from error
+
+    def _from_module(self, path: str) -> Factory:
+        module_name, _, attribute = path.partition(":")
+        try:
+            module = importlib.import_module(module_name)
+        except ImportError as error:
+            raise ValueError(f"{self.kind} {path!r}: module {module_name!r} cannot be imported: {error}") from error
+        return self._attribute(module, attribute, path)
+
+    def _from_file(self, entry: Mapping[str, Any]) -> Factory:
+        unknown = set(entry) - {"path", "name"}
+        if unknown or "path" not in entry or "name" not in entry:
+            raise ValueError(f"{self.kind} given as a file: expected keys 'path' and 'name', got {sorted(entry)}")
+        path = Path(str(entry["path"])).expanduser()
+        if not path.is_file():
+            raise ValueError(f"{self.kind} file {str(path)!r}: no such file")
+        spec = importlib.util.spec_from_file_location(f"rredcot_custom_{path.stem}", path)
+        if spec is None or spec.loader is None:
+            raise ValueError(f"{self.kind} file {str(path)!r}: not a Python file")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return self._attribute(module, str(entry["name"]), str(path))
+
+    def _attribute(self, module: Any, attribute: str, path: str) -> Factory:
+        factory = getattr(module, attribute, None)
+        if not callable(factory):
+            raise ValueError(f"{self.kind} {path!r}: expected a class or function {attribute!r}, got {factory!r}")
+        return factory  # type: ignore[no-any-return]
+
+
+SEGMENTERS = Registry("segmenter")
+VALUE_ESTIMATORS = Registry("value estimator")
+SHAPERS = Registry("shaper")
+
+register_segmenter = SEGMENTERS.register
+register_value_estimator = VALUE_ESTIMATORS.register
+list_segmenters = SEGMENTERS.names
+list_value_estimators = VALUE_ESTIMATORS.names
+get_segmenter = SEGMENTERS.get
+get_value_estimator = VALUE_ESTIMATORS.get

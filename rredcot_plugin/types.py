@@ -1,0 +1,168 @@
+"""The data that flows through the method. Every shape is checked once, here.
+
+Notation, everywhere in the package: B rollouts, T response tokens, S segments of a trace (so S - 1
+boundaries behind the prompt), N proposals (answers), P probe tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+    from torch import Tensor
+
+MASKED = -1
+"""Segment id of a token that the response mask leaves out."""
+
+
+def check_shape(name: str, tensor: torch.Tensor, expected: Sequence[int]) -> None:
+    """Raise ``ValueError`` naming ``name``, the expected and the actual shape."""
+    if tuple(tensor.shape) != tuple(expected):
+        raise ValueError(f"{name}: expected shape {tuple(expected)}, got {tuple(tensor.shape)}")
+
+
+def check_finite(name: str, tensor: torch.Tensor, where: torch.Tensor) -> None:
+    """Raise ``ValueError`` if ``tensor`` has a NaN or an infinity where ``where`` is true."""
+    bad = int((~torch.isfinite(tensor) & where).sum())
+    if bad:
+        raise ValueError(f"{name}: expected finite numbers, got {bad} that are NaN or infinite")
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """A batch of responses with their rewards.
+
+    Padding may stand left, right or in between: ``response_mask`` alone says which tokens are the model's.
+    ``rewards`` are verl's ``token_level_rewards``; the outcome R of a trace is their sum over the mask.
+    ``log_probs`` and ``entropies`` describe the sampled tokens in nats; segmenters and calibration
+    features use them where they are given. ``token_offsets[b][t]`` is the half-open character span of
+    token t in ``texts[b]``; tokens that share a multi-byte character share its span.
+
+    Raises:
+        ValueError: a shape that does not fit, an empty batch, or log-probs that are not finite under the mask.
+    """
+
+    token_ids: Int[Tensor, "B T"]
+    response_mask: Bool[Tensor, "B T"]
+    rewards: Float[Tensor, "B T"]
+    group_ids: Sequence[Hashable]
+    log_probs: Float[Tensor, "B T"] | None = None
+    entropies: Float[Tensor, "B T"] | None = None
+    texts: list[str] | None = None
+    token_offsets: list[list[tuple[int, int]]] | None = None
+    ground_truths: list[Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.token_ids.ndim != 2:
+            raise ValueError(f"token_ids: expected two dimensions (B, T), got shape {tuple(self.token_ids.shape)}")
+        shape = tuple(self.token_ids.shape)
+        object.__setattr__(self, "response_mask", self.response_mask.bool())
+        check_shape("response_mask", self.response_mask, shape)
+        check_shape("rewards", self.rewards, shape)
+        for name in ("log_probs", "entropies"):
+            tensor = getattr(self, name)
+            if tensor is not None:
+                check_shape(name, tensor, shape)
+                check_finite(name, tensor, self.response_mask)
+        for name in ("group_ids", "texts", "token_offsets", "ground_truths"):
+            rows = getattr(self, name)
+            if rows is not None and len(rows) != shape[0]:
+                raise ValueError(f"{name}: expected {shape[0]} entries, one per rollout, got {len(rows)}")
+        if (self.texts is None) != (self.token_offsets is None):
+            raise ValueError("texts and token_offsets: expected both or neither, got only one of them")
+
+    @property
+    def batch_size(self) -> int:
+        return self.token_ids.shape[0]
+
+    @property
+    def outcomes(self) -> Float[Tensor, " B"]:
+        """R, the sum of the rewards over the mask; NaN or infinite where a reward function returned that."""
+        return torch.where(self.response_mask, self.rewards.float(), 0.0).sum(dim=1)
+
+
+@dataclass(frozen=True)
+class Segments:
+    """A partition of each trace: ``segment_ids`` is −1 where masked, else 0..num_segments−1 in order.
+
+    The last segment of a trace is its answer segment. Every unmasked token lies in exactly one segment;
+    an empty response has zero segments.
+
+    Raises:
+        ValueError: ids out of order, a gap, or an id outside 0..num_segments−1.
+    """
+
+    segment_ids: Int[Tensor, "B T"]
+    num_segments: Int[Tensor, " B"]
+
+    def __post_init__(self) -> None:
+        if self.segment_ids.ndim != 2:
+            raise ValueError(f"segment_ids: expected (B, T), got shape {tuple(self.segment_ids.shape)}")
+        check_shape("num_segments", self.num_segments, (self.segment_ids.shape[0],))
+        ids = self.segment_ids
+        real = ids > MASKED
+        # cummax carries the last id over masked tokens, so a step is seen across a gap as well.
+        carried = ids.cummax(dim=1).values if ids.shape[1] else ids
+        if bool((real & (ids != carried)).any()):
+            raise ValueError("segment_ids: expected ids that never decrease along a trace, got a decrease")
+        previous = torch.cat([torch.full_like(carried[:, :1], MASKED), carried[:, :-1]], dim=1)
+        if bool((carried - previous > 1).any()):
+            raise ValueError("segment_ids: expected consecutive ids from 0, got a segment without tokens")
+        last = carried[:, -1] + 1 if ids.shape[1] else torch.zeros_like(self.num_segments)
+        if bool((last != self.num_segments).any()):
+            raise ValueError(
+                f"num_segments: expected the last id + 1 = {last.tolist()}, got {self.num_segments.tolist()}"
+            )
+
+    @property
+    def max_segments(self) -> int:
+        """S, the width of every (B, S) tensor; at least 1."""
+        return max(1, int(self.num_segments.max())) if self.num_segments.numel() else 1
+
+    @property
+    def exists(self) -> Bool[Tensor, "B S"]:
+        """True where a trace has that segment."""
+        columns = torch.arange(self.max_segments, device=self.num_segments.device)
+        return columns[None, :] < self.num_segments[:, None]
+
+    @property
+    def lengths(self) -> Int[Tensor, "B S"]:
+        """Tokens in each segment, 0 in the padding."""
+        counts = torch.zeros(self.segment_ids.shape[0], self.max_segments + 1, dtype=torch.int64)
+        counts = counts.to(self.segment_ids.device)
+        # masked tokens are counted in an extra last column, which is cut off
+        target = torch.where(self.segment_ids >= 0, self.segment_ids, self.max_segments)
+        counts.scatter_add_(1, target, torch.ones_like(target))
+        return counts[:, :-1]
+
+    @property
+    def starts(self) -> Int[Tensor, "B S"]:
+        """Offset of each segment's first token in the response, T in the padding."""
+        B, T = self.segment_ids.shape
+        starts = torch.full((B, self.max_segments + 1), T, dtype=torch.int64, device=self.segment_ids.device)
+        target = torch.where(self.segment_ids >= 0, self.segment_ids, self.max_segments)
+        positions = torch.arange(T, device=self.segment_ids.device).expand(B, T)
+        starts.scatter_reduce_(1, target, positions, reduce="amin")
+        return starts[:, :-1]
+
+
+@dataclass(frozen=True)
+class Credit:
+    """What the method returns.
+
+    ``values[b, i]`` is V̂ of the state before segment i (i = 0: the prompt); ``segment_rewards`` is the
+    redistributed reward r, which sums to the outcome over a trace. Both are 0 in the padding, and so are
+    ``advantages`` and ``returns`` where the mask is false.
+    """
+
+    advantages: Float[Tensor, "B T"]
+    returns: Float[Tensor, "B T"]
+    segments: Segments
+    values: Float[Tensor, "B S"]
+    segment_rewards: Float[Tensor, "B S"]
+    metrics: dict[str, float] = field(default_factory=dict)

@@ -1,0 +1,126 @@
+"""``calibrate: outcome``: turn raw values into probabilities of the outcome, with labels that are free.
+
+How probable the right answer is *now* lies far below the value of continuing to think, until the last
+segments. Outcomes are free labels: a small logistic regression of R on features of the prefix, fitted on
+other groups of the batch and on the last steps, gives calibrated values that stay independent of the
+trace's own outcome. Source: method.md, section 2.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import deque
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+    from torch import Tensor
+
+EXACT_GROUPS = 16
+FOLDS = 8
+
+
+@dataclass(frozen=True)
+class LabelledStates:
+    """M states with their features, the outcome of their trace on [0, 1], and a weight each."""
+
+    features: Float[Tensor, "M F"]
+    outcome: Float[Tensor, " M"]
+    weight: Float[Tensor, " M"]
+
+
+def fold_of_groups(group_ids: Sequence[Hashable]) -> Int[Tensor, " B"]:
+    """Which fold each rollout belongs to: one per group up to 16 groups, else 8 folds by a hash of the id.
+
+    Depends on the ids alone, never on the order of the rows.
+    """
+    distinct = {gid: i for i, gid in enumerate(sorted(set(group_ids), key=str))}
+    if len(distinct) <= EXACT_GROUPS:
+        return torch.tensor([distinct[gid] for gid in group_ids], dtype=torch.int64)
+    return torch.tensor([zlib.crc32(str(gid).encode()) % FOLDS for gid in group_ids], dtype=torch.int64)
+
+
+def fit_logistic(
+    features: Float[Tensor, "M F"], outcome: Float[Tensor, " M"], weights: Float[Tensor, "M K"], l2: float
+) -> Float[Tensor, "K F_plus_1"]:
+    """K logistic regressions on the same rows, each with its own row weights, solved as one problem.
+
+    Minimises Σ_m w_mk·BCE(σ(z_mk·β_k + c_k), y_m) + l2/2·|β_k|² for every k (the intercept is free), where
+    z are the features standardised with problem k's own weights: rows of weight 0 have no influence at
+    all. The K problems are separable, so one L-BFGS run with strong Wolfe line search
+    (``torch.optim.LBFGS``) solves them together. Returns coefficients of the raw features, intercept last.
+    """
+    share = weights / weights.sum(0).clamp(min=1e-12)
+    center = share.T @ features
+    variance = share.T @ features**2 - center**2
+    scale = torch.where(variance > 1e-12, variance.clamp(min=0).sqrt(), 1.0)
+    beta = torch.zeros(weights.shape[1], features.shape[1] + 1, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS([beta], max_iter=100, tolerance_grad=1e-8, line_search_fn="strong_wolfe")
+
+    def raw(parameters: torch.Tensor) -> torch.Tensor:
+        slope = parameters[:, :-1] / scale
+        return torch.cat([slope, parameters[:, -1:] - (slope * center).sum(1, keepdim=True)], dim=1)
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        coefficients = raw(beta)
+        logits = features @ coefficients[:, :-1].T + coefficients[:, -1]
+        target = outcome[:, None].expand_as(logits)
+        losses = torch.nn.functional.binary_cross_entropy_with_logits(logits, target, reduction="none")
+        loss = (weights * losses).sum() + 0.5 * l2 * (beta[:, :-1] ** 2).sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return float(loss.detach())
+
+    with torch.enable_grad():
+        optimizer.step(closure)
+    return raw(beta).detach()
+
+
+class OutcomeCalibrator:
+    """A fit that is refreshed at every step on the batch and a short window of past steps.
+
+    Its state (``state_dict``) belongs into a checkpoint; a resumed run then continues as an uninterrupted
+    one would.
+    """
+
+    def __init__(self, window: int = 4, l2: float = 1.0) -> None:
+        self.l2 = l2
+        self._past: deque[LabelledStates] = deque(maxlen=window)
+
+    def calibrate(self, states: LabelledStates, fold: Int[Tensor, " M"]) -> Float[Tensor, " M"] | None:
+        """Cross-fitted probabilities of the states: fold k is predicted by a fit without fold k.
+
+        Returns None where all outcomes are the same, batch and window together: nothing to learn from.
+        The batch then joins the window.
+        """
+        with torch.no_grad():
+            features = torch.cat([states.features, *(p.features for p in self._past)]).double()
+            outcome = torch.cat([states.outcome, *(p.outcome for p in self._past)]).double()
+            weight = torch.cat([states.weight, *(p.weight for p in self._past)]).double()
+            self._past.append(states)
+            if len(outcome) == 0 or float(outcome.max() - outcome.min()) < 1e-6:
+                return None
+            distinct, column = fold.unique(return_inverse=True)
+            held_out = torch.zeros(len(outcome), len(distinct), dtype=torch.bool)
+            held_out[torch.arange(len(fold)), column] = True
+            beta = fit_logistic(features, outcome, torch.where(held_out, 0.0, weight[:, None]), self.l2)
+            own = beta[column]
+            logits = (features[: len(fold)] * own[:, :-1]).sum(1) + own[:, -1]
+            return torch.sigmoid(logits).float()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors only, so that ``torch.load(weights_only=True)`` reads it."""
+        return {
+            "features": [p.features for p in self._past],
+            "outcome": [p.outcome for p in self._past],
+            "weight": [p.weight for p in self._past],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._past.clear()
+        for parts in zip(state["features"], state["outcome"], state["weight"], strict=True):
+            self._past.append(LabelledStates(*parts))

@@ -1,0 +1,105 @@
+"""What calibration looks at: numbers about the prefix of a trace that cost nothing.
+
+Every feature of a state is a function of the tokens before it and of *other* rollouts, never of the rest
+of the trace, so a baseline made from them leaves the policy gradient unbiased.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from rredcot_plugin.groups import GroupStats
+from rredcot_plugin.types import Rollouts, Segments
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+NAMES = (
+    "logit_value",
+    "logit_others_mean",
+    "log_position",
+    "log_segments",
+    "log_prob_sum",
+    "log_prob_mean",
+    "log_prob_min",
+    "last_segment_log_prob_sum",
+    "last_segment_log_prob_min",
+    "entropy_mean",
+    "entropy_max",
+)
+
+
+def boundary_features(
+    rollouts: Rollouts,
+    segments: Segments,
+    unit_values: Float[Tensor, "B S"],
+    stats: GroupStats,
+    unit_others_mean: Float[Tensor, " B"],
+) -> Float[Tensor, "B S F"]:
+    """Features of every state, in the order of ``NAMES``; 0 for signals that the rollouts do not carry.
+
+    ``unit_values`` and ``unit_others_mean`` are on the scale [0, 1] of the outcome. The others' mean is
+    smoothed by half a success and half a failure, so a group without variance stays finite.
+    """
+    before = segments.starts  # (B, S): tokens in columns < start precede the state
+    others = (stats.count - 1).clamp(min=0)
+    smoothed = (unit_others_mean * others + 0.5) / (others + 1)
+    real = rollouts.response_mask
+    position = _exclusive_sum(real.float(), before)
+    S = segments.max_segments
+    number = torch.arange(S, device=real.device).float().expand(len(before), S)
+    columns = [
+        torch.logit(unit_values.clamp(1e-4, 1 - 1e-4)),
+        torch.logit(smoothed)[:, None].expand_as(position),
+        torch.log1p(position),
+        torch.log1p(number),
+        *_signal_features(rollouts.log_probs, real, before, position, lowest=True),
+        *_signal_features(rollouts.entropies, real, before, position, lowest=False),
+    ]
+    return torch.stack([column.double() for column in columns], dim=2)
+
+
+def _signal_features(
+    signal: torch.Tensor | None, real: torch.Tensor, before: torch.Tensor, position: torch.Tensor, *, lowest: bool
+) -> list[torch.Tensor]:
+    """Running statistics of a per-token signal over the prefix: log-probs in full, entropies in short."""
+    if signal is None:
+        return [torch.zeros_like(position)] * (5 if lowest else 2)
+    total = _exclusive_sum(torch.where(real, signal.float(), 0.0), before)
+    mean = total / position.clamp(min=1)
+    extreme = _exclusive_extreme(signal.float(), real, before, lowest=lowest)
+    if not lowest:
+        return [mean, extreme]
+    last_total = torch.diff(total, dim=1, prepend=torch.zeros_like(total[:, :1]))
+    return [total, mean, extreme, last_total, _last_segment_min(signal.float(), real, before)]
+
+
+def _exclusive_sum(x: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+    """Σ of the columns < before."""
+    padded = torch.nn.functional.pad(x.double().cumsum(dim=1), (1, 0))
+    return padded.gather(1, before).float()
+
+
+def _exclusive_extreme(x: torch.Tensor, real: torch.Tensor, before: torch.Tensor, *, lowest: bool) -> torch.Tensor:
+    """Least (or greatest) of the real columns < before; 0 where there is none."""
+    neutral = torch.inf if lowest else -torch.inf
+    x = torch.where(real, x, neutral)
+    running = x.cummin(dim=1).values if lowest else x.cummax(dim=1).values
+    padded = torch.nn.functional.pad(running, (1, 0), value=neutral)
+    found = padded.gather(1, before)
+    return torch.where(torch.isfinite(found), found, 0.0)
+
+
+def _last_segment_min(x: torch.Tensor, real: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+    """Least value within the segment that ends at each state; 0 at the prompt."""
+    B, S = before.shape
+    columns = torch.arange(x.shape[1], device=x.device).expand(B, -1).contiguous()
+    # the segment of column t is the number of states at or before it, minus one
+    owner = torch.searchsorted(before.contiguous(), columns, right=True) - 1
+    least = torch.full((B, S), torch.inf, device=x.device)
+    least.scatter_reduce_(1, owner.clamp(min=0), torch.where(real & (owner >= 0), x, torch.inf), reduce="amin")
+    shifted = torch.nn.functional.pad(least, (1, 0), value=0.0)[:, :-1]
+    return torch.where(torch.isfinite(shifted), shifted, 0.0)

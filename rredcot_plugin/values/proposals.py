@@ -1,0 +1,93 @@
+"""Which answers are put to the actor at the boundaries of each trace. Pure bookkeeping over texts."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from rredcot_plugin.groups import group_index
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from jaxtyping import Bool, Float
+    from torch import Tensor
+
+FROM_GROUP, FROM_GROUND_TRUTH, NOTHING = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Proposals:
+    """``answers[b]`` are the texts proposed to rollout b, at most N; ``utility`` and ``valid`` go with them.
+
+    ``source`` (B,) says where they come from: the group, the ground truth, or nowhere.
+    """
+
+    answers: list[list[str]]
+    utility: Float[Tensor, "B N"]
+    valid: Bool[Tensor, "B N"]
+    source: list[int]
+
+
+def build_proposals(
+    answers: Sequence[str | None],
+    outcomes: Float[Tensor, " B"],
+    group_ids: Sequence[Hashable],
+    ground_truths: Sequence[object] | None,
+    *,
+    proposes: str,
+    allowed: str = "group_or_ground_truth",
+    leave_one_out: bool = True,
+    max_proposals: int = 8,
+    ground_truth_utility: float = 1.0,
+) -> Proposals:
+    """Collect the distinct answers of each group (method.md, section 2).
+
+    The utility of an answer is the mean reward of the rollouts that gave it. With ``leave_one_out`` a
+    rollout's own reward does not count, so an answer that only it gave is not proposed to it. Answers
+    given most often come first, and ``max_proposals`` cuts the rest. A rollout with nothing to propose
+    gets the ground truth with ``ground_truth_utility`` where ``allowed`` permits it, else nothing. Rollouts
+    whose outcome is not finite propose nothing.
+    """
+    scores = outcomes.double().tolist()
+    finite = torch.isfinite(outcomes).tolist()
+    index = group_index(group_ids).tolist()
+    given: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for row, answer in enumerate(answers):
+        if answer is not None and finite[row]:
+            given[index[row]][answer].append(row)
+
+    def from_group(row: int) -> list[tuple[str, float]]:
+        if proposes == "own":
+            own = answers[row]
+            return [(own, scores[row])] if own is not None and finite[row] else []
+        found = []
+        for answer, rows in given[index[row]].items():
+            others = [r for r in rows if r != row or not leave_one_out]
+            utility = sum(scores[r] for r in others) / len(others) if others else 0.0
+            if others and (utility != 0.0 or proposes == "group_all"):
+                found.append((-len(others), answer, utility))
+        return [(answer, utility) for _, answer, utility in sorted(found)[:max_proposals]]
+
+    chosen, source = [], []
+    for row in range(len(answers)):
+        picks = from_group(row) if allowed != "ground_truth" or proposes == "own" else []
+        truth = ground_truths[row] if ground_truths is not None else None
+        fallback = not picks and allowed != "group" and proposes != "own" and truth is not None and str(truth).strip()
+        source.append(FROM_GROUP if picks else FROM_GROUND_TRUTH if fallback else NOTHING)
+        chosen.append([(str(truth).strip(), ground_truth_utility)] if fallback else picks)
+    return _pack(chosen, source)
+
+
+def _pack(chosen: list[list[tuple[str, float]]], source: list[int]) -> Proposals:
+    width = max([1, *map(len, chosen)])
+    utility = torch.zeros(len(chosen), width)
+    valid = torch.zeros(len(chosen), width, dtype=torch.bool)
+    for row, picks in enumerate(chosen):
+        for column, (_, value) in enumerate(picks):
+            utility[row, column], valid[row, column] = value, True
+    return Proposals([[answer for answer, _ in picks] for picks in chosen], utility, valid, source)
