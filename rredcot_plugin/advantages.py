@@ -47,9 +47,7 @@ def segment_gae(
     return advantages
 
 
-def grpo_advantage(
-    outcome: Float[Tensor, " B"], stats: GroupStats, scale: str
-) -> Float[Tensor, " B"]:
+def grpo_advantage(outcome: Float[Tensor, " B"], stats: GroupStats, scale: str) -> Float[Tensor, " B"]:
     """GRPO's advantage of a trace: (R − mean) / (std + 1e-6), or without the division, as verl computes it."""
     return (outcome - stats.mean) / divisor(outcome, stats, scale)
 
@@ -117,5 +115,3 @@ def match_token_mean(
     real = segments.segment_ids >= 0
     mean = advantages.sum(dim=1) / real.sum(dim=1).clamp(min=1)
     return torch.where(real, advantages + (target - mean)[:, None], 0.0)
-
-

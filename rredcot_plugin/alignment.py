@@ -74,8 +74,9 @@ class TokenBytes:
         first_byte = _first_bytes(text)
         first = np.searchsorted(first_byte, ends - lengths, side="right") - 1
         last = np.searchsorted(first_byte, ends, side="left")
-        spans = np.stack([np.where(lengths > 0, first, last), last], axis=1)
-        return re.sub("[\udc80-\udcff]", REPLACEMENT, text), np.maximum(spans, 0)
+        # a token without bytes at the very end stands behind the last character, not on it
+        first = np.where((lengths == 0) & (ends == total), last, first)
+        return re.sub("[\udc80-\udcff]", REPLACEMENT, text), np.stack([first, last], axis=1)
 
 
 def _first_bytes(text: str) -> NDArray[np.int64]:

@@ -30,16 +30,16 @@ class AnswerFormat:
 
     def start(self, text: str) -> int | None:
         """Character at which the last marker begins, or None."""
-        last = None
-        for last in self.marker.finditer(text):
-            pass
+        last = self._last(text)
         return last.start() if last else None
+
+    def _last(self, text: str) -> re.Match[str] | None:
+        found = list(self.marker.finditer(text))
+        return found[-1] if found else None
 
     def extract(self, text: str) -> str | None:
         """The text of the last answer, stripped; None where there is none, or an empty one."""
-        last = None
-        for last in self.marker.finditer(text):
-            pass
+        last = self._last(text)
         if last is None:
             return None
         body = text[last.end() :]
@@ -75,7 +75,9 @@ FORMATS: dict[str, AnswerFormat] = {
             "\nThe answer is ",
             ".",
         ),
-        AnswerFormat("code", re.compile(r"```[a-zA-Z0-9_+-]*\n(?=[^\n])"), re.compile(r"```"), "\n```python\n", "\n```"),
+        AnswerFormat(
+            "code", re.compile(r"```[a-zA-Z0-9_+-]*\n(?=[^\n])"), re.compile(r"```"), "\n```python\n", "\n```"
+        ),
     )
 }
 """In order of precedence: where a text has several markers, the first of these that occurs counts."""

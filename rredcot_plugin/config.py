@@ -97,9 +97,8 @@ class RRedCoTConfig:
         known = [f.name for f in fields(cls)]
         for key in mapping:
             if key not in known:
-                raise ValueError(
-                    f"unknown key {key!r} in algorithm.rredcot.{nearest(str(key), known)} Known: {', '.join(known)}"
-                )
+                hint = nearest(str(key), known)
+                raise ValueError(f"unknown key {key!r} in algorithm.rredcot.{hint} Known: {', '.join(known)}")
         config = cls(**dict(mapping))
         config.build_segmenter()
         config.build_value_estimator()

@@ -33,7 +33,9 @@ class ProbeEncoder:
     def observe(self, texts: Sequence[str], prompt_tails: Sequence[str]) -> None:
         """Update the answer format, and whether the model thinks, from a batch of responses."""
         self.answer_format = detect_format(texts) or self.answer_format
-        self.thinking = self.thinking or any(THINK_END in t for t in texts) or any("<think>" in t for t in prompt_tails)
+        self.thinking = (
+            self.thinking or any(THINK_END in t for t in texts) or any("<think>" in t for t in prompt_tails)
+        )
 
     def bridge_after(self, prefix: str) -> str:
         """The bridge behind a response that reads ``prefix`` so far.

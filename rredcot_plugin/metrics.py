@@ -57,7 +57,9 @@ def credit_metrics(
         **spread("rredcot/credit/segment_advantage", segment_advantages[exists]),
         "rredcot/credit/negative_share/mean": share(deltas[exists] < 0),
         "rredcot/credit/answer_share/mean": float(answer_share[moved].mean()) if bool(moved.any()) else 0.0,
-        "rredcot/credit/return_error/max": float((rewards.sum(1) - outcome)[real].abs().max()) if bool(real.any()) else 0.0,
+        "rredcot/credit/return_error/max": float((rewards.sum(1) - outcome)[real].abs().max())
+        if bool(real.any())
+        else 0.0,
     }
 
 
@@ -82,5 +84,7 @@ def calibration_metrics(
     return {
         "rredcot/value/brier/mean": float(((p - y) ** 2).mean()),
         "rredcot/value/ece/mean": float(gap.sum() / counts.sum()),
-        "rredcot/value/explained_variance/mean": 1 - float((y - p).var(unbiased=False)) / variance if variance > 1e-9 else 0.0,
+        "rredcot/value/explained_variance/mean": 1 - float((y - p).var(unbiased=False)) / variance
+        if variance > 1e-9
+        else 0.0,
     }

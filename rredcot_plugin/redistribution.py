@@ -45,9 +45,7 @@ def segment_rewards(deltas: Float[Tensor, "B S"], values: Float[Tensor, "B S"]) 
     return deltas + first
 
 
-def spread_to_tokens(
-    per_segment: Float[Tensor, "B S"], segment_ids: Int[Tensor, "B T"]
-) -> Float[Tensor, "B T"]:
+def spread_to_tokens(per_segment: Float[Tensor, "B S"], segment_ids: Int[Tensor, "B T"]) -> Float[Tensor, "B T"]:
     """Give every token its segment's number; masked tokens get exactly 0.
 
     >>> spread_to_tokens(torch.tensor([[1.0, 2.0]]), torch.tensor([[0, -1, 1]]))

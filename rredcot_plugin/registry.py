@@ -92,7 +92,9 @@ class Registry:
         try:
             module = importlib.import_module(module_name)
         except ImportError as error:
-            raise ValueError(f"{self.kind} {path!r}: module {module_name!r} cannot be imported: {error}") from error
+            raise ValueError(
+                f"{self.kind} {path!r}: module {module_name!r} cannot be imported: {error}"
+            ) from error
         return self._attribute(module, attribute, path)
 
     def _from_file(self, entry: Mapping[str, Any]) -> Factory:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -84,13 +85,14 @@ def _scores(trace: Trace) -> np.ndarray:
     if trace.surprise is None:
         return np.zeros(trace.length)
     own = trace.surprise.astype(np.float64)
-    return np.maximum(own, np.concatenate([[-np.inf], own[:-1]]))
+    either: np.ndarray = np.maximum(own, np.concatenate([[-np.inf], own[:-1]]))
+    return either
 
 
 def _split_long(cuts: list[int], ends: np.ndarray, score: np.ndarray, trace: Trace, longest: int) -> set[int]:
     """Sentence ends that split every stretch longer than ``longest``, each at its best end, again and again."""
     edges = [0, *cuts, trace.length]
-    todo = list(zip(edges[:-1], edges[1:], strict=True))
+    todo = list(pairwise(edges))
     added: set[int] = set()
     while todo:
         start, stop = todo.pop()

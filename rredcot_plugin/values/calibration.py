@@ -72,7 +72,7 @@ def fit_logistic(
         target = outcome[:, None].expand_as(logits)
         losses = torch.nn.functional.binary_cross_entropy_with_logits(logits, target, reduction="none")
         loss = (weights * losses).sum() + 0.5 * l2 * (beta[:, :-1] ** 2).sum()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         return float(loss.detach())
 
     with torch.enable_grad():

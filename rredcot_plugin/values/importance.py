@@ -87,9 +87,7 @@ class ImportanceEstimator:
 
     def __call__(self, probed: Probed, *, clip: float | None = None, **_: Any) -> Estimate:
         last = (probed.num_segments - 1).clamp(min=0)
-        values = importance_values(
-            probed.log_pi, probed.utility, probed.valid, self.kind, clip=clip, last=last
-        )
+        values = importance_values(probed.log_pi, probed.utility, probed.valid, self.kind, clip=clip, last=last)
         if clip is not None and self.kind != "own_ratio":
             values = values.clamp(-clip, clip)
         return Estimate(values, probed.valid.any(dim=1))

@@ -77,7 +77,9 @@ def build_proposals(
     for row in range(len(answers)):
         picks = from_group(row) if allowed != "ground_truth" or proposes == "own" else []
         truth = ground_truths[row] if ground_truths is not None else None
-        fallback = not picks and allowed != "group" and proposes != "own" and truth is not None and str(truth).strip()
+        fallback = (
+            not picks and allowed != "group" and proposes != "own" and truth is not None and str(truth).strip()
+        )
         source.append(FROM_GROUP if picks else FROM_GROUND_TRUTH if fallback else NOTHING)
         chosen.append([(str(truth).strip(), ground_truth_utility)] if fallback else picks)
     return _pack(chosen, source)

@@ -62,7 +62,7 @@ def read_rows(keys: Sequence[str], partition_id: str, active: Sequence[int], tab
         group_ids=[str(uids[row]) for row in active],
         log_probs=log_probs,
         texts=texts,
-        token_offsets=spans,  # type: ignore[arg-type]  # arrays (n, 2) instead of lists of pairs
+        token_offsets=spans,  # arrays (n, 2) instead of lists of pairs
         ground_truths=_ground_truths(data.get("reward_model", None), active),
     )
     tails = [table.align(prompts[row][-PROMPT_TAIL:].cpu().numpy())[0] for row in active]

@@ -20,7 +20,13 @@ from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.utils import detach_tree
 
 from rredcot_plugin.integrations.verl import wire
-from rredcot_plugin.probes import UnsupportedModelError, build_layout, capture_trunk, forward_packed, forward_probes
+from rredcot_plugin.probes import (
+    UnsupportedModelError,
+    build_layout,
+    capture_trunk,
+    forward_packed,
+    forward_probes,
+)
 from rredcot_plugin.probes.layout import ProbeLayout, ProbeSpec, row_spans_of
 
 logger = logging.getLogger(__name__)

@@ -63,7 +63,9 @@ class CreditRunner:
         reason = why_not_in_pass(self.trainer.config)
         if wanted == "batched" or reason is None:
             return "cached" if wanted == "auto" else wanted
-        logger.warning("rredcot: probes run as rows of their own (probe_backend=batched, slower), because of %s", reason)
+        logger.warning(
+            "rredcot: probes run as rows of their own (probe_backend=batched, slower), because of %s", reason
+        )
         return "batched"
 
     def attach_tokenizer(self, tokenizer: Any) -> None:
@@ -114,7 +116,7 @@ class CreditRunner:
         self.state.signals = {
             target: padded(data[source], roles.active, width).float().nan_to_num(0.0, 0.0, 0.0)
             for source, target in (("old_log_probs", "log_probs"), ("entropy", "entropies"))
-            if source in data.keys()
+            if source in data
         }
         if not in_pass:
             return
@@ -172,7 +174,9 @@ class CreditRunner:
         """Credit of the active rows, with the rewards as verl has them by now (a KL penalty included)."""
         before = state.rows.rollouts
         width = before.token_ids.shape[1]
-        active = torch.nn.functional.pad(rewards[state.roles.active].float().cpu(), (0, max(0, width - rewards.shape[1])))
+        active = torch.nn.functional.pad(
+            rewards[state.roles.active].float().cpu(), (0, max(0, width - rewards.shape[1]))
+        )
         rollouts = Rollouts(
             before.token_ids,
             before.response_mask,
@@ -181,7 +185,7 @@ class CreditRunner:
             texts=before.texts,
             token_offsets=before.token_offsets,
             ground_truths=before.ground_truths,
-            **(state.signals or {}),  # type: ignore[arg-type]
+            **(state.signals or {}),
         )
         probed = None
         if state.log_probs is not None:

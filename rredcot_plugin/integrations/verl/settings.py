@@ -7,7 +7,7 @@ import logging
 from typing import Any
 
 import verl
-from omegaconf import OmegaConf, open_dict
+from omegaconf import OmegaConf
 
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.integrations.verl import SUPPORTED_VERL
@@ -33,19 +33,19 @@ def read_settings(config: Any) -> RRedCoTConfig:
     """
     if not verl.__version__.startswith(SUPPORTED_VERL):
         raise ValueError(
-            f"verl {verl.__version__} is not supported by this version of rredcot, which needs verl=={SUPPORTED_VERL}"
+            f"verl {verl.__version__} is not supported by this version of rredcot: it needs verl=={SUPPORTED_VERL}"
         )
     given = config.algorithm.get("rredcot", None)
-    mapping = OmegaConf.to_container(given, resolve=True) if given is not None else {}
-    settings = RRedCoTConfig.from_mapping(mapping)  # type: ignore[arg-type]
+    mapping: Any = OmegaConf.to_container(given, resolve=True) if given is not None else {}
+    settings = RRedCoTConfig.from_mapping(mapping)
     if settings.scale is None:
         by_std = config.algorithm.get("norm_adv_by_std_in_grpo", True)
         settings = dataclasses.replace(settings, scale="group_std" if by_std else "none")
     return settings
 
 
-def prepare(config: Any, settings: RRedCoTConfig) -> None:
-    """Adjust the run to what the method needs, and warn of what makes it pointless; every line is logged once."""
+def warn_of_pointless(config: Any, settings: RRedCoTConfig) -> None:
+    """Say what in this run leaves the method without something it needs; the run goes on all the same."""
     rollout = config.actor_rollout_ref.rollout
     if rollout.n == 1:
         logger.warning(
@@ -53,11 +53,9 @@ def prepare(config: Any, settings: RRedCoTConfig) -> None:
             "ground truth is proposed, and the prior is 0 (GRPO's convention); use n >= 2"
         )
     if settings.segmenter in READS_SURPRISE and not rollout.calculate_log_probs:
-        with open_dict(config):
-            rollout.calculate_log_probs = True
         logger.warning(
-            "rredcot: set actor_rollout_ref.rollout.calculate_log_probs=True, because segmenter=%s looks at the "
-            "surprise of the sampled tokens; segmenter=newline does without",
+            "rredcot: segmenter=%s looks at the surprise of the sampled tokens, which "
+            "actor_rollout_ref.rollout.calculate_log_probs=False does not record: every keyword counts now",
             settings.segmenter,
         )
 

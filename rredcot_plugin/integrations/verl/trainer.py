@@ -15,7 +15,7 @@ from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
 
 from rredcot_plugin.integrations.verl.estimator import credit_step
 from rredcot_plugin.integrations.verl.runner import CreditRunner
-from rredcot_plugin.integrations.verl.settings import is_ours, prepare, read_settings
+from rredcot_plugin.integrations.verl.settings import is_ours, read_settings, warn_of_pointless
 
 MODES = ("sync", "colocate_async", "separate_async")
 
@@ -29,7 +29,7 @@ class RRedCoTTrainerMixin:
         settings = None
         if is_ours(config):
             settings = read_settings(config)
-            prepare(config, settings)
+            warn_of_pointless(config, settings)
         super().__init__(config)  # type: ignore[call-arg]
         if settings is not None:
             self.rredcot = CreditRunner(self, settings)
@@ -65,7 +65,9 @@ class RRedCoTTrainerMixin:
             return
         trainer = self.config.trainer  # type: ignore[attr-defined]
         by_path = trainer.resume_mode == "resume_path"
-        folder = trainer.resume_from_path if by_path else os.path.join(trainer.default_local_dir, f"global_step_{step}")
+        folder = (
+            trainer.resume_from_path if by_path else os.path.join(trainer.default_local_dir, f"global_step_{step}")
+        )
         self.rredcot.load(folder)
 
 

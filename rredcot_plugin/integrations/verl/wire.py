@@ -34,7 +34,7 @@ def unpack(vector: torch.Tensor) -> list[ProbeSpec]:
     """Decode what ``pack`` encoded."""
     numbers = vector.tolist()
     count, at = numbers[0], 1 + 3 * numbers[0]
-    specs = []
+    specs: list[ProbeSpec] = []
     for i in range(count):
         boundary, skip, length = numbers[1 + 3 * i : 4 + 3 * i]
         specs.append((boundary, numbers[at : at + length], skip))

@@ -1,0 +1,1 @@
+"""Hydra configuration groups, found by ``hydra.searchpath=[pkg://rredcot_plugin.conf]``."""

@@ -1,0 +1,135 @@
+"""Checks at the border: shapes, partitions, options, names."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import rredcot_plugin as rr
+from rredcot_plugin.registry import Registry
+
+
+def rollouts(**kwargs) -> rr.Rollouts:
+    base = {
+        "token_ids": torch.zeros(2, 3, dtype=torch.int64),
+        "response_mask": torch.ones(2, 3, dtype=torch.bool),
+        "rewards": torch.zeros(2, 3),
+        "group_ids": [0, 1],
+    }
+    return rr.Rollouts(**(base | kwargs))
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"rewards": torch.zeros(2, 4)}, r"rewards: expected shape \(2, 3\), got \(2, 4\)"),
+        ({"group_ids": [0]}, "group_ids: expected 2 entries"),
+        ({"log_probs": torch.full((2, 3), torch.nan)}, "log_probs: expected finite numbers, got 6"),
+        ({"texts": ["a", "b"]}, "expected both or neither"),
+        ({"token_ids": torch.zeros(3, dtype=torch.int64)}, "two dimensions"),
+    ],
+)
+def test_rollouts_say_what_is_wrong(kwargs: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        rollouts(**kwargs)
+
+
+@pytest.mark.parametrize(
+    ("ids", "num", "message"),
+    [
+        ([[1, 0, 1]], [2], "never decrease"),
+        ([[0, 2, 2]], [3], "without tokens"),
+        ([[0, 1, 1]], [3], "last id"),
+    ],
+)
+def test_segments_must_be_a_partition(ids: list, num: list, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        rr.Segments(torch.tensor(ids), torch.tensor(num))
+
+
+def test_segment_geometry() -> None:
+    segments = rr.Segments(torch.tensor([[-1, 0, 0, -1, 1], [-1, -1, -1, -1, -1]]), torch.tensor([2, 0]))
+    assert segments.lengths.tolist() == [[2, 1], [0, 0]]
+    assert segments.starts.tolist() == [[1, 4], [5, 5]]
+    assert segments.exists.tolist() == [[True, True], [False, False]]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"segmentr": "none"}, "Did you mean 'segmenter'"),
+        ({"segmenter": "newlin"}, "Did you mean 'newline'"),
+        ({"value_estimator": "suport"}, "Did you mean 'support'"),
+        ({"lam": 1.5}, r"lam=1.5: allowed are numbers from 0 to 1"),
+        ({"lam": "high"}, "lam='high'"),
+        ({"scale": "std"}, "Allowed: group_std, none, batch_std"),
+        ({"calibrate": "yes"}, "Allowed: none, outcome"),
+        ({"leave_one_out": "no"}, "allowed are true and false"),
+        ({"max_probe_tokens": 0}, "whole numbers from 1"),
+        ({"segmenter": "fixed", "segmenter_kwargs": {"tokns": 3}}, "tokns"),
+        ({"segmenter": "fixed", "segmenter_kwargs": {"tokens": 0}}, "tokens=0"),
+        ({"segmenter": "hybrid", "segmenter_kwargs": {"quantile": 2}}, "quantile=2"),
+        ({"value_kwargs": {"max_proposals": 0}}, "max_proposals=0"),
+        ({"shapers": ["smooth"]}, "unknown shaper 'smooth'"),
+        ({"clip": -1}, "clip=-1"),
+    ],
+)
+def test_options_name_key_value_and_way_out(options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        rr.RRedCoTConfig.from_mapping(options)
+
+
+def test_defaults_are_those_of_the_hydra_group() -> None:
+    import dataclasses
+
+    import yaml
+
+    path = Path(rr.__file__).parent / "conf/rredcot/default.yaml"
+    written = yaml.safe_load(path.read_text())
+    assert set(written) == {f.name for f in dataclasses.fields(rr.RRedCoTConfig)}
+    assert rr.RRedCoTConfig.from_mapping(written) == rr.RRedCoTConfig()
+
+
+def test_registry_refuses_a_taken_name_unless_told() -> None:
+    registry = Registry("thing")
+    registry.register("a")(dict)
+    with pytest.raises(ValueError, match="overwrite=True"):
+        registry.register("a")(list)
+    registry.register("a", overwrite=True)(list)
+    assert registry.get("a") == []
+
+
+def test_custom_segmenter_by_path_and_by_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = (
+        "import torch\nfrom rredcot_plugin import Segments\n"
+        "class Halves:\n"
+        "    def __call__(self, r):\n"
+        "        ids = torch.where(r.response_mask, (torch.arange(r.token_ids.shape[1]) >= 2).long(), -1)\n"
+        "        return Segments(ids, torch.full((r.batch_size,), 2))\n"
+    )
+    (tmp_path / "mine.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("mine:Halves", {"path": str(tmp_path / "mine.py"), "name": "Halves"}):
+        config = rr.RRedCoTConfig.from_mapping({"segmenter": name})
+        assert config.build_segmenter()(rollouts()).num_segments.tolist() == [2, 2]
+    for wrong, message in (
+        ("mine:Thirds", "Thirds"),
+        ("nowhere:X", "cannot be imported"),
+        ({"path": "x.py"}, "keys"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            rr.RRedCoTConfig.from_mapping({"segmenter": wrong})
+
+
+def test_the_core_imports_no_host() -> None:
+    code = (
+        "import sys, rredcot_plugin\n"
+        "heavy = {'verl', 'ray', 'vllm', 'transformers', 'transfer_queue', 'omegaconf', 'typer', 'rich'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
