@@ -79,9 +79,7 @@ def install(hooks: Mapping[str, str | Iterable[str]], *, before_others: bool = F
         elif name in _finder.pending:  # being executed, or its hooks are running: these come next
             _finder.pending[name].extend(modules)
         elif getattr(getattr(sys.modules[name], "__spec__", None), "_initializing", False):
-            raise RuntimeError(
-                f"{name} is being imported right now; hook one of its submodules instead of {name}"
-            )
+            raise RuntimeError(f"{name} is being imported right now; hook one of its submodules instead of {name}")
         else:
             for module in modules:
                 _run(name, module)

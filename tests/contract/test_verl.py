@@ -121,7 +121,13 @@ def test_advantages_are_made_where_we_expect() -> None:
     assert "batch_keys=batch.keys" in source
     assert "select_fields=fields" in source
     step = inspect.getsource(PPOTrainer._step_once)
-    order = ["_balance_batch", "_compute_old_log_prob", "_compute_ref_log_prob", "_compute_advantage", "_update_actor"]
+    order = [
+        "_balance_batch",
+        "_compute_old_log_prob",
+        "_compute_ref_log_prob",
+        "_compute_advantage",
+        "_update_actor",
+    ]
     assert [step.index(name) for name in order] == sorted(step.index(name) for name in order)
 
 

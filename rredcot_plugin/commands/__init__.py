@@ -1,0 +1,1 @@
+"""The commands of the `rredcot` command line, one a file; `rredcot_plugin.cli` puts them together."""

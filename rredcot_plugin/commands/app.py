@@ -1,0 +1,41 @@
+"""The typer application: options that all commands share, and the table of commands."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import rredcot_plugin
+from rredcot_plugin.commands.demo import demo
+from rredcot_plugin.commands.doctor import doctor
+from rredcot_plugin.commands.names import list_names
+
+app = typer.Typer(
+    name="rredcot",
+    help="Segment-level credit assignment for reasoning models, as a plugin for verl.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"rredcot {rredcot_plugin.__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Segment-level credit assignment for reasoning models, as a plugin for verl."""
+
+
+app.command("doctor")(doctor)
+app.command("list")(list_names)
+app.command("demo")(demo)

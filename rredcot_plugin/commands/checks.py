@@ -1,0 +1,127 @@
+"""The checks of `rredcot doctor`: each looks at one thing and says what it found and the way out."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, entry_points, version
+from pathlib import Path
+from typing import Any, Literal
+
+Status = Literal["ok", "failed", "note"]
+
+PLUGIN = "rredcot"
+GROUP = "verl.plugins"
+INSTALL = "pip install 'rredcot[verl]'"
+IMPORT_SECONDS = 300
+
+PACKAGES: dict[str, str | None] = {
+    "torch": None,
+    "transformers": "5.10",
+    "verl": "0.9.1",
+    "TransferQueue": "0.1.11",
+    "ray": None,
+}
+"""Distribution -> the release that is supported (a prefix of the version); None for any."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the table; ``way_out`` says what to do where the status is not ``ok``."""
+
+    name: str
+    status: Status
+    found: str
+    way_out: str = ""
+
+
+def check_python() -> Check:
+    found = ".".join(map(str, sys.version_info[:3]))
+    fine = sys.version_info >= (3, 11)
+    return Check("Python", "ok" if fine else "failed", found, "" if fine else "use Python 3.11 or later")
+
+
+def check_package(name: str, supported: str | None) -> Check:
+    """Installed, and of the supported release."""
+    try:
+        found = version(name)
+    except PackageNotFoundError:
+        return Check(name, "failed", "not installed", INSTALL)
+    if supported is None or found == supported or found.startswith(supported + "."):
+        return Check(name, "ok", found)
+    return Check(name, "failed", f"{found}, supported is {supported}", INSTALL)
+
+
+def check_entry_point(environment: Mapping[str, str]) -> Check:
+    """verl finds us (entry point of the installed package), and is not told to leave us out."""
+    found = [point for point in entry_points(group=GROUP) if point.name == PLUGIN]
+    if not found:
+        reason = f"no {PLUGIN!r} in the entry points {GROUP!r}"
+        return Check("plugin found by verl", "failed", reason, f"{INSTALL}; a folder on the path will not do")
+    policy = environment.get("VERL_USE_EXTERNAL_PLUGINS", "auto").strip().lower()
+    named = [name.strip() for name in policy.split(",")]
+    if policy != "auto" and PLUGIN not in named:
+        reason = f"switched off: VERL_USE_EXTERNAL_PLUGINS={policy}"
+        way_out = f"unset VERL_USE_EXTERNAL_PLUGINS, or add {PLUGIN!r} to it"
+        return Check("plugin found by verl", "failed", reason, way_out)
+    return Check("plugin found by verl", "ok", f"{GROUP}: {found[0].value}")
+
+
+def check_inside_verl(environment: Mapping[str, str]) -> list[Check]:
+    """Import verl in a process of its own and look at what it has registered."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "state.json"
+        command = [sys.executable, "-m", "rredcot_plugin.commands.verl_state", str(file)]
+        done = subprocess.run(
+            command, env=dict(environment), capture_output=True, text=True, timeout=IMPORT_SECONDS, check=False
+        )
+        if done.returncode != 0:
+            lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+            reason = lines[-1] if lines else f"exit code {done.returncode}"
+            way_out = f"to see all of it: {' '.join(command[:3])} /dev/null"
+            return [Check("import of verl", "failed", reason, way_out)]
+        return state_checks(json.loads(file.read_text()), environment.get("VERL_PLATFORM", ""))
+
+
+def state_checks(state: Mapping[str, Any], platform_asked: str) -> list[Check]:
+    """Lines for what ``verl_state`` reported."""
+    registered = PLUGIN in state["estimators"]
+    wrapped = [mode for mode, is_ours in state["trainers"].items() if is_ours]
+    missing = sorted(set(state["trainers"]) - set(wrapped))
+    engines = state["engines"]
+    group = f"+rredcot@algorithm.rredcot=default ({len(state['options'])} keys)"
+    loaded = "the plugin was not loaded: see the lines above"
+    return [
+        _line("advantage estimator", registered, PLUGIN, f"{PLUGIN} is not registered", loaded),
+        _line("trainers", not missing, ", ".join(wrapped), f"not wrapped: {', '.join(missing)}", loaded),
+        _line("probe engines", bool(engines), ", ".join(engines), "none registered", loaded),
+        _platform(state, platform_asked),
+        _line("Hydra group", bool(state["options"]), group, "empty", INSTALL),
+    ]
+
+
+def _line(name: str, fine: bool, found: str, wrong: str, way_out: str) -> Check:
+    return Check(name, "ok", found) if fine else Check(name, "failed", wrong, way_out)
+
+
+def _platform(state: Mapping[str, Any], asked: str) -> Check:
+    by = f" (VERL_PLATFORM={asked})" if asked else ""
+    if state["available"]:
+        return Check("device", "ok", f"{state['devices']} x {state['device']}{by}")
+    if asked:
+        way_out = "unset VERL_PLATFORM, or set it to cpu"
+        return Check("device", "failed", f"platform {asked!r} has no device here", way_out)
+    return Check("device", "note", "no accelerator", "to train on this machine's CPU: export VERL_PLATFORM=cpu")
+
+
+def run_checks(environment: Mapping[str, str] = os.environ) -> list[Check]:
+    """All checks; what needs verl is left out where verl is absent or of another release."""
+    checks = [check_python(), *(check_package(name, supported) for name, supported in PACKAGES.items())]
+    checks.append(check_entry_point(environment))
+    verl = next(check for check in checks if check.name == "verl")
+    return checks + (check_inside_verl(environment) if verl.status == "ok" else [])

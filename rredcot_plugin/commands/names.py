@@ -1,0 +1,66 @@
+"""`rredcot list`: what can be written behind `algorithm.rredcot.*`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rredcot_plugin.config import PROBE_BACKENDS, RRedCoTConfig
+from rredcot_plugin.registry import SEGMENTERS, VALUE_ESTIMATORS, Registry
+
+ADVANTAGE_ESTIMATORS = ("rredcot",)
+"""Written out, because asking verl's registry would take the import of verl."""
+
+
+def list_names() -> None:
+    """List segmenters, value estimators, advantage estimators and probe backends, with their options."""
+    console = Console()
+    default = RRedCoTConfig()
+    for title, registry, key in (
+        ("Segmenters", SEGMENTERS, "segmenter"),
+        ("Value estimators", VALUE_ESTIMATORS, "value_estimator"),
+    ):
+        console.print(names_table(title, registry, str(getattr(default, key)), key))
+        console.print()
+    for title, names, key in (
+        ("Advantage estimators", ADVANTAGE_ESTIMATORS, "algorithm.adv_estimator"),
+        ("Probe backends", PROBE_BACKENDS, "algorithm.rredcot.probe_backend"),
+    ):
+        console.print(Text.assemble((title, "bold"), f"  {', '.join(names)}  ", (key, "dim")))
+
+
+def names_table(title: str, registry: Registry, default: str, key: str) -> Table:
+    """One line an entry: name, first line of its docstring, options with their defaults."""
+    caption = Text.assemble((title, "bold"), (f"  algorithm.rredcot.{key}", "dim"))
+    table = Table(title=caption, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("name", no_wrap=True, style="bold")
+    table.add_column("what it does")
+    table.add_column("options and defaults")
+    for name in registry.names():
+        factory = registry.factory(name)
+        shown = f"{name} (default)" if name == default else name
+        options = "\n".join(f"{option}={_brief(value)}" for option, value in options_of(factory).items())
+        table.add_row(shown, Text(first_line(factory)), Text(options))
+    return table
+
+
+def options_of(factory: Callable[..., Any]) -> dict[str, Any]:
+    """Keyword options of a factory with their defaults, in the order of its signature."""
+    parameters = inspect.signature(factory).parameters.values()
+    return {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
+
+
+def first_line(factory: Callable[..., Any]) -> str:
+    """First line of the docstring, empty if there is none."""
+    return (inspect.getdoc(factory) or "").split("\n", 1)[0].replace("``", "")
+
+
+def _brief(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else text[:36] + " …)"

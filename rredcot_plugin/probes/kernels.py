@@ -1,0 +1,44 @@
+"""Attention with an explicit mask, for grouped-query heads, with or without logit soft-capping."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+
+@dataclass(frozen=True)
+class AttentionOptions:
+    """What a layer asks of its attention; `window` counts position ids (visible iff p_q - p_k < window)."""
+
+    scaling: float | None = None
+    window: int | None = None
+    softcap: float | None = None
+
+
+def masked_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, options: AttentionOptions) -> Tensor:
+    """softmax(scaling * q k^T where mask) v: query (1, H, L, D), key/value (1, H_kv, S, D), mask (L, S) bool.
+
+    Query heads that share a key head are folded into the query dimension, so keys are never repeated.
+    The mask is the whole truth here: `options.window` is not read. Returns (1, H, L, D_v).
+    """
+    batch, heads, num_queries, dim = query.shape
+    shared = heads // key.shape[1]
+    folded = query.reshape(batch, key.shape[1], shared * num_queries, dim)
+    folded_mask = mask.expand(shared, -1, -1).reshape(shared * num_queries, -1)
+    if options.softcap is None:
+        out = scaled_dot_product_attention(folded, key, value, attn_mask=folded_mask, scale=options.scaling)
+    else:
+        scaling = query.shape[-1] ** -0.5 if options.scaling is None else options.scaling
+        out = _softcapped_attention(folded * scaling, key, value, folded_mask, options.softcap)
+    return out.reshape(batch, heads, num_queries, value.shape[-1])
+
+
+def _softcapped_attention(
+    scaled_query: Tensor, key: Tensor, value: Tensor, mask: Tensor, softcap: float
+) -> Tensor:
+    scores = torch.tanh(torch.matmul(scaled_query, key.transpose(-1, -2)) / softcap) * softcap
+    weights = torch.softmax(scores.masked_fill(~mask, float("-inf")), dim=-1, dtype=torch.float32)
+    return torch.matmul(weights.to(value.dtype), value)

@@ -1,0 +1,62 @@
+"""Text that a model wrote, made fit to look at, and numbers in one form everywhere."""
+
+from __future__ import annotations
+
+import math
+import re
+
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+SPECIAL_TOKEN = re.compile(r"<\|[^|<>]{1,40}\|>")
+TURN = re.compile(r"<\|im_start\|>(system|user|assistant)\n")
+
+
+def visible(text: str) -> str:
+    """The text with control and direction characters replaced by ``·``; newlines and tabs stay.
+
+    A terminal would obey an escape sequence, a browser a change of direction.
+
+    >>> visible("done\\x1b[2J\\tok")
+    'done·[2J\\tok'
+    """
+    return CONTROL.sub("·", text.replace("\r\n", "\n"))
+
+
+def readable_prompt(prompt: str) -> str:
+    """The end of a prompt without the chat template's marks.
+
+    >>> readable_prompt("<|im_start|>user\\n2 + 2 =<|im_end|>\\n<|im_start|>assistant\\n")
+    '2 + 2 ='
+    """
+    return visible(SPECIAL_TOKEN.sub("", TURN.sub("", prompt))).strip()
+
+
+def signed(number: float, digits: int = 2) -> str:
+    """A number with sign, minus as a minus; ``n/a`` for NaN.
+
+    >>> signed(-0.621), signed(0.5), signed(0.001), signed(float("nan"))
+    ('−0.62', '+0.50', '0.00', 'n/a')
+    """
+    if math.isnan(number):
+        return "n/a"
+    text = f"{abs(number):.{digits}f}"
+    if float(text) == 0:
+        return text
+    return ("−" if number < 0 else "+") + text
+
+
+def plain(number: float, digits: int = 2) -> str:
+    """A number with a minus where it is negative; ``n/a`` for NaN.
+
+    >>> plain(0.5), plain(-1.0, 0)
+    ('0.50', '−1')
+    """
+    return "n/a" if math.isnan(number) else signed(number, digits).removeprefix("+")
+
+
+def short(number: float) -> str:
+    """A number without decimals where it is whole, else with two.
+
+    >>> short(1.0), short(0.25)
+    ('1', '0.25')
+    """
+    return plain(number, 0 if number % 1 == 0 else 2)

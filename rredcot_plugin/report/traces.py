@@ -1,0 +1,134 @@
+"""Traces with their credit, read from the JSON lines that a training run leaves (`algorithm.rredcot.dump_dir`)."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ScoredSegment:
+    """One step of reasoning. Numbers are NaN where the run had none (a reward that was not finite).
+
+    ``value`` is V̂ of the state before it and ``credit`` is δ, how much it changed the expected reward; both
+    in reward units. ``advantage`` is that of each of its tokens.
+    """
+
+    text: str
+    tokens: int
+    value: float
+    credit: float
+    advantage: float
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One response; Σ credit = reward − value of the prompt."""
+
+    step: int
+    uid: str
+    prompt: str
+    ground_truth: str | None
+    reward: float
+    segments: tuple[ScoredSegment, ...]
+
+    @property
+    def worst(self) -> int | None:
+        """Index of the segment that lost the most reward; None if none lost any."""
+        losing = [i for i, segment in enumerate(self.segments) if segment.credit < 0]
+        return min(losing, key=lambda i: self.segments[i].credit) if losing else None
+
+    @property
+    def lowest_credit(self) -> float:
+        """Credit of that segment in reward units, 0 if none lost any."""
+        return 0.0 if self.worst is None else self.segments[self.worst].credit
+
+    @property
+    def values(self) -> list[float]:
+        """V̂ at every boundary, from the prompt to the reward itself: one more than there are segments."""
+        return [*(segment.value for segment in self.segments), self.reward]
+
+
+def read_dumps(paths: Iterable[Path] | Path) -> list[Trace]:
+    """All traces of dump files, or of the ``*.jsonl`` files of a folder, in order of their steps.
+
+    Raises:
+        ValueError: no such file, no dump in the folder, a file without traces, or a broken line; the message
+            names file and line.
+    """
+    if isinstance(paths, Path):
+        files = sorted(paths.glob("*.jsonl")) if paths.is_dir() else [paths]
+        if not files:
+            raise ValueError(f"{paths}: no dumps here, expected files called <step>.jsonl")
+    else:
+        files = list(paths)
+    found = [trace for file in files for trace in _read_file(file)]
+    return sorted(found, key=lambda trace: trace.step)
+
+
+def _read_file(path: Path) -> list[Trace]:
+    if not path.is_file():
+        raise ValueError(f"{path}: no such file")
+    traces = list(_parsed(path))
+    if not traces:
+        raise ValueError(f"{path}, line 1: expected a trace, got an empty file")
+    return traces
+
+
+def _parsed(path: Path) -> Iterator[Trace]:
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                yield _trace(json.loads(line))
+            except (ValueError, TypeError) as error:
+                raise ValueError(f"{path}, line {number}: {error}") from error
+
+
+def _trace(record: Any) -> Trace:
+    segments = _field(record, "segments", list)
+    truth = record.get("ground_truth")
+    return Trace(
+        step=_field(record, "step", int),
+        uid=str(_field(record, "uid", object)),
+        prompt=_field(record, "prompt_tail", str),
+        ground_truth=None if truth is None else str(truth),
+        reward=_number(record, "reward"),
+        segments=tuple(_segment(part, is_first=i == 0) for i, part in enumerate(segments)),
+    )
+
+
+def _segment(part: Any, is_first: bool) -> ScoredSegment:
+    value, reward = _number(part, "value"), _number(part, "reward")
+    return ScoredSegment(
+        text=_field(part, "text", str),
+        tokens=_field(part, "tokens", int),
+        value=value,
+        # the redistributed reward of the first segment holds the value of the prompt, which it did not earn
+        credit=reward - value if is_first else reward,
+        advantage=_number(part, "advantage"),
+    )
+
+
+def _field(record: Any, key: str, kind: type) -> Any:
+    if not isinstance(record, Mapping):
+        raise ValueError(f"expected an object, got {type(record).__name__}")
+    if key not in record:
+        raise ValueError(f"expected the key {key!r}, got {', '.join(sorted(record)) or 'none'}")
+    if not isinstance(record[key], kind):
+        raise ValueError(f"{key}: expected {kind.__name__}, got {record[key]!r}")
+    return record[key]
+
+
+def _number(record: Any, key: str) -> float:
+    value = _field(record, key, object)
+    if value is None:  # JSON's stand-in for a number that is not finite
+        return math.nan
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{key}: expected a number or null, got {value!r}")
+    return float(value)

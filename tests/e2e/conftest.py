@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.harness import DEMO, Inputs
+
+
+@pytest.fixture(scope="session")
+def demo_inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
+    """The tiny reasoner that ships with the package, on freshly generated problems."""
+    folder = tmp_path_factory.mktemp("data")
+    command = [sys.executable, "-m", "rredcot_plugin.demo.prepare_data", str(folder)]
+    subprocess.run([*command, "--train-size", "64", "--val-size", "16"], check=True, timeout=300)
+    return Inputs(DEMO / "checkpoint", folder / "train.parquet", folder / "val.parquet", DEMO / "reward.py")
+
+
+HOSTILE_REWARD = '''
+def compute_score(data_source, solution_str, ground_truth, extra_info=None, **kwargs):
+    """What a careless user writes: NaN for an empty answer, infinity, a share of digits."""
+    if len(solution_str) % 5 == 0:
+        return float("nan")
+    if len(solution_str) % 7 == 0:
+        return float("inf")
+    return sum(c.isdigit() for c in solution_str) / max(1, len(solution_str))
+'''
+
+
+@pytest.fixture(scope="session")
+def hostile_inputs(demo_inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Inputs:
+    """A model with random weights, which writes broken UTF-8, and a reward that is not always a number."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    folder = tmp_path_factory.mktemp("hostile")
+    torch.manual_seed(0)
+    config = AutoConfig.from_pretrained(demo_inputs.model)
+    AutoModelForCausalLM.from_config(config).float().save_pretrained(folder)
+    AutoTokenizer.from_pretrained(demo_inputs.model).save_pretrained(folder)
+    reward = Path(folder) / "reward.py"
+    reward.write_text(HOSTILE_REWARD)
+    return Inputs(Path(folder), demo_inputs.train, demo_inputs.val, reward)

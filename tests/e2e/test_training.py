@@ -1,0 +1,121 @@
+"""Real training steps through ``python -m verl.trainer.main_ppo`` with the transformers rollout."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.harness import Inputs, Run, train
+
+pytestmark = pytest.mark.e2e
+
+RREDCOT = ("algorithm.adv_estimator=rredcot", "+algorithm.rredcot.segmenter=newline")
+SAME = ("actor/pg_loss", "actor/grad_norm", "critic/score/mean", "critic/advantages/mean", "response_length/mean")
+
+
+def assert_close(a: dict, b: dict, names: tuple[str, ...], tolerance: float = 1e-4) -> None:
+    for name in names:
+        assert a[name] == pytest.approx(b[name], rel=tolerance, abs=tolerance), name
+
+
+@pytest.fixture(scope="session")
+def uninterrupted(demo_inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Four steps with checkpoints and dumps; several tests look at this one run."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    dumps = f"+algorithm.rredcot.dump_dir={folder}/dump"
+    return train(demo_inputs, folder, *RREDCOT, dumps, TOTAL_STEPS="4", SAVE_FREQ="2")
+
+
+def test_one_key_trains_and_logs(uninterrupted: Run) -> None:
+    assert uninterrupted.code == 0, uninterrupted.tail()
+    assert sorted(uninterrupted.steps) == [1, 2, 3, 4]
+    for step in uninterrupted.steps.values():
+        assert step["rredcot/probes/in_pass/mean"] == 1
+        assert step["rredcot/probes/per_trace/mean"] > 1
+        assert step["rredcot/segments/per_trace/mean"] > 2
+        assert step["rredcot/credit/return_error/max"] < 1e-5
+        assert 0 < step["rredcot/value/raw/max"] <= 1 + 1e-4
+        assert step["timing_s/rredcot_probes"] > 0
+        assert step["timing_s/rredcot_plan"] > 0
+        assert all(math.isfinite(value) for name, value in step.items() if name.startswith("rredcot/"))
+    assert list((uninterrupted.folder / "tensorboard").rglob("events.*"))
+
+
+def test_every_metric_is_documented(uninterrupted: Run) -> None:
+    page = Path("docs/metrics.md").read_text()
+    names = {n for step in uninterrupted.steps.values() for n in step if "rredcot" in n}
+    assert len(names) > 30
+    missing = [n for n in names if n not in page and n.rsplit("/", 1)[0] + "/{" not in page]
+    assert not missing
+
+
+def test_dumped_credit_sums_to_the_reward(uninterrupted: Run) -> None:
+    lines = (uninterrupted.folder / "dump" / "3.jsonl").read_text().splitlines()
+    traces = [json.loads(line) for line in lines]
+    assert len(traces) == 16
+    for trace in traces:
+        assert sum(s["reward"] for s in trace["segments"]) == pytest.approx(trace["reward"], abs=1e-4)
+    assert any(s["reward"] < 0 for trace in traces for s in trace["segments"])
+
+
+def test_a_resumed_run_continues_as_an_uninterrupted_one(
+    demo_inputs: Inputs, uninterrupted: Run, tmp_path: Path
+) -> None:
+    checkpoints = tmp_path / "checkpoints"
+    shutil.copytree(uninterrupted.folder / "checkpoints" / "global_step_2", checkpoints / "global_step_2")
+    (checkpoints / "latest_checkpointed_iteration.txt").write_text("2")
+    assert (checkpoints / "global_step_2" / "rredcot.pt").exists()
+    resumed = train(demo_inputs, tmp_path, *RREDCOT, TOTAL_STEPS="4")
+    assert resumed.code == 0, resumed.tail()
+    assert sorted(resumed.steps) == [3, 4]
+    names = (*SAME, "rredcot/value/raw/mean", "rredcot/value/boundary/mean", "rredcot/credit/abs_delta/mean")
+    for step in (3, 4):
+        assert_close(resumed.steps[step], uninterrupted.steps[step], names, 2e-3)
+
+
+def test_batched_probes_give_the_same_numbers(demo_inputs: Inputs, uninterrupted: Run, tmp_path: Path) -> None:
+    batched = train(demo_inputs, tmp_path, *RREDCOT, "+algorithm.rredcot.probe_backend=batched", TOTAL_STEPS="1")
+    assert batched.code == 0, batched.tail()
+    names = (*SAME, "rredcot/value/raw/mean", "rredcot/value/raw/max", "rredcot/value/boundary/mean")
+    assert_close(batched.steps[1], uninterrupted.steps[1], names)
+    assert batched.steps[1]["rredcot/probes/in_pass/mean"] == 0
+
+
+def test_without_segments_it_is_verls_grpo(demo_inputs: Inputs, tmp_path: Path) -> None:
+    grpo = train(demo_inputs, tmp_path / "grpo", "algorithm.adv_estimator=grpo")
+    none = train(
+        demo_inputs, tmp_path / "none", "algorithm.adv_estimator=rredcot", "+algorithm.rredcot.segmenter=none"
+    )
+    assert grpo.code == 0, grpo.tail()
+    assert none.code == 0, none.tail()
+    assert not any("rredcot" in name for name in grpo.steps[1])
+    for step in (1, 2):
+        assert_close(none.steps[step], grpo.steps[step], SAME)
+
+
+def test_nothing_a_model_or_a_reward_function_does_stops_the_run(hostile_inputs: Inputs, tmp_path: Path) -> None:
+    run = train(
+        hostile_inputs,
+        tmp_path,
+        "algorithm.adv_estimator=rredcot",
+        "+algorithm.rredcot.probe_backend=packed",
+        "actor_rollout_ref.rollout.n=3",
+        TRAINER_MODE="colocate_async",
+        MICRO_BATCH_SIZE="4",
+    )
+    assert run.code == 0, run.tail()
+    for step in run.steps.values():
+        assert step["rredcot/fallback/nonfinite_reward/mean"] > 0
+        assert math.isfinite(step["actor/grad_norm"])
+        assert math.isfinite(step["critic/advantages/mean"])
+        assert all(math.isfinite(value) for name, value in step.items() if name.startswith("rredcot/"))
+
+
+def test_a_bad_option_ends_the_run_with_its_name(demo_inputs: Inputs, tmp_path: Path) -> None:
+    run = train(demo_inputs, tmp_path, "algorithm.adv_estimator=rredcot", "+algorithm.rredcot.segmenter=newlin")
+    assert run.code != 0
+    assert "unknown segmenter 'newlin'. Did you mean 'newline'?" in run.output

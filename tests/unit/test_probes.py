@@ -1,0 +1,350 @@
+"""Probes: all backends give the numbers of independent forwards; nothing leaks between probes and trunk."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from rredcot_plugin.probes import (
+    UnsupportedModelError,
+    build_layout,
+    capture_trunk,
+    forward_batched,
+    forward_packed,
+    forward_probes,
+    probe_log_probs,
+)
+from rredcot_plugin.probes.kernels import AttentionOptions
+from rredcot_plugin.probes.layout import ProbeSpec
+from rredcot_plugin.probes.trunk_attention import BLOCK_SIZE, trunk_attention
+from tests.unit.probe_models import SHAPES, VOCAB_SIZE, WINDOW, random_ids, tiny_model
+
+TOLERANCE = 1e-5
+TRACE = random_ids(40, seed=1)
+PROBES = [random_ids(length, seed=length) for length in (1, 2, 5)]
+# three rows of different lengths, probes not sorted by boundary, boundaries at the start and at the very end
+ROW_TOKENS = [random_ids(length, seed=length) for length in (23, 6, 31)]
+ROW_PROBES: list[list[ProbeSpec]] = [
+    [(23, random_ids(4, 50), 0), (1, random_ids(3, 51), 0), (0, random_ids(5, 52), 2)],
+    [],
+    [
+        (30, random_ids(2, 53), 1),
+        (WINDOW, random_ids(WINDOW + 4, 54), 3),
+        (31, [9], 0),
+        (12, random_ids(4, 55), 0),
+    ],
+]
+
+
+def close(actual: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(actual, expected, rtol=0, atol=TOLERANCE)
+
+
+def naive_log_prob(model: nn.Module, prefix: list[int], counted: list[int], temperature: float) -> float:
+    """One plain forward and a Python loop: what every backend must equal."""
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([prefix + counted])).logits[0]
+    table = torch.log_softmax(logits.double() / temperature, dim=-1)
+    return sum(float(table[len(prefix) + i - 1, token]) for i, token in enumerate(counted))
+
+
+@pytest.mark.parametrize("bridge", [[], [11, 12, 13]], ids=["no_bridge", "bridge"])
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_backends_equal_independent_forwards(shape: str, attention: str, bridge: list[int]) -> None:
+    model = tiny_model(shape, attention)
+    boundaries = [40, 1, WINDOW, WINDOW + 1, 22] + ([0] if bridge else [])
+    expected = torch.tensor([
+        [naive_log_prob(model, TRACE[:b] + bridge, probe, 0.7) for probe in PROBES] for b in boundaries
+        if b + len(bridge) > 0
+    ])  # fmt: skip
+    for backend in ("cached", "packed", "batched"):
+        actual = probe_log_probs(model, TRACE, boundaries, PROBES, backend, bridge=bridge, temperature=0.7)
+        assert actual.shape == (len(boundaries), len(PROBES))
+        assert actual.dtype == torch.float32
+        close(actual, expected)
+
+
+def padded_trunk(side: str) -> tuple[dict[str, Tensor], list[tuple[int, int, int]]]:
+    longest = max(len(tokens) for tokens in ROW_TOKENS) + 2
+    ids, mask = torch.zeros((3, longest), dtype=torch.int64), torch.zeros((3, longest), dtype=torch.int64)
+    spans = []
+    for i, tokens in enumerate(ROW_TOKENS):
+        start = 0 if side == "right" else longest - len(tokens)
+        ids[i, start : start + len(tokens)] = torch.tensor(tokens)
+        mask[i, start : start + len(tokens)] = 1
+        spans.append((i, start, start + len(tokens)))
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    return {"input_ids": ids, "attention_mask": mask, "position_ids": positions}, spans
+
+
+def packed_trunk() -> tuple[dict[str, Tensor], list[tuple[int, int, int]]]:
+    """All rows in one sequence: transformers finds the rows by their position ids."""
+    starts = [0, 23, 29, 60]
+    spans = [(0, start, end) for start, end in pairwise(starts)]
+    positions = torch.cat([torch.arange(len(tokens)) for tokens in ROW_TOKENS])
+    ids = torch.tensor([token for tokens in ROW_TOKENS for token in tokens])
+    return {"input_ids": ids[None], "position_ids": positions[None]}, spans
+
+
+def captured_log_probs(
+    model: nn.Module, inputs: dict[str, Tensor], spans: list[tuple[int, int, int]], **options: int
+) -> tuple[Tensor, Tensor]:
+    """(trunk logits, probe log-probs) in the way an engine gets them."""
+    layout = build_layout(ROW_PROBES, ROW_TOKENS)
+    with torch.no_grad(), capture_trunk(model) as captured:
+        logits = model(**inputs, use_cache=False).logits
+    return logits, forward_probes(model, captured, layout, spans, 0.7, **options)
+
+
+@pytest.mark.parametrize("trunk", ["left", "right", "packed"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_ragged_rows_in_every_trunk_layout(shape: str, trunk: str) -> None:
+    model = tiny_model(shape)
+    inputs, spans = packed_trunk() if trunk == "packed" else padded_trunk(trunk)
+    with torch.no_grad():
+        plain_logits = model(**inputs, use_cache=False).logits
+    logits, actual = captured_log_probs(model, inputs, spans)
+    assert torch.equal(logits, plain_logits)
+    close(actual, forward_batched(model, ROW_PROBES, ROW_TOKENS, 0.7, max_tokens=64))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_packed_backend_on_several_rows(shape: str) -> None:
+    model = tiny_model(shape)
+    rows = [torch.tensor(tokens) for tokens in ROW_TOKENS]
+    with torch.no_grad():
+        logits, actual = forward_packed(model, rows, build_layout(ROW_PROBES, ROW_TOKENS), 0.7)
+        expected_logits = torch.cat([model(input_ids=row[None]).logits[0] for row in rows])
+    torch.testing.assert_close(logits, expected_logits, rtol=0, atol=1e-4)
+    close(actual, forward_batched(model, ROW_PROBES, ROW_TOKENS, 0.7))
+
+
+@pytest.mark.parametrize("group_size", [1, 3, 8, 1000])
+@pytest.mark.parametrize("shape", ["qwen3", "gemma3"])
+def test_group_size_does_not_change_results(shape: str, group_size: int) -> None:
+    model = tiny_model(shape)
+    inputs, spans = padded_trunk("right")
+    expected = captured_log_probs(model, inputs, spans)[1]
+    close(captured_log_probs(model, inputs, spans, group_size=group_size)[1], expected)
+
+
+@pytest.mark.parametrize("backend", ["cached", "packed"])
+@pytest.mark.parametrize("shape", ["qwen2", "gemma3"])
+def test_nothing_behind_the_boundary_leaks(shape: str, backend: str) -> None:
+    model = tiny_model(shape)
+    before = probe_log_probs(model, TRACE, [20], PROBES, backend)
+    other_future = TRACE[:20] + random_ids(20, seed=99)
+    assert torch.equal(probe_log_probs(model, other_future, [20], PROBES, backend), before)
+    other_sibling = [PROBES[0], random_ids(2, seed=98), PROBES[2]]
+    after = probe_log_probs(model, TRACE, [20], other_sibling, backend)
+    assert torch.equal(after[:, [0, 2]], before[:, [0, 2]])
+    # the check can fail: the same change in front of the boundary is seen
+    other_past = TRACE[:19] + [TRACE[19] % (VOCAB_SIZE - 1) + 1] + TRACE[20:]
+    assert (probe_log_probs(model, other_past, [20], PROBES, backend) - before).abs().min() > 1e-3
+
+
+@pytest.mark.parametrize("window", [None, 1, 30, BLOCK_SIZE + 5])
+@pytest.mark.parametrize("softcap", [None, 3.0])
+def test_trunk_attention_over_several_blocks(window: int | None, softcap: float | None) -> None:
+    lengths = [2 * BLOCK_SIZE + 17, 40]
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(1, 4, sum(lengths), 8, generator=generator)
+    key, value = torch.randn(2, 1, 2, sum(lengths), 8, generator=generator).unbind(0)
+    spans = [(0, 0, lengths[0]), (0, lengths[0], sum(lengths))]
+    actual = trunk_attention(query, key, value, spans, AttentionOptions(0.4, window, softcap))
+    for _, start, end in spans:
+        scores = query[0, :, start:end] @ key[0].repeat_interleave(2, 0)[:, start:end].mT * 0.4
+        scores = scores if softcap is None else softcap * torch.tanh(scores / softcap)
+        distance = torch.arange(end - start)[:, None] - torch.arange(end - start)
+        visible = (distance >= 0) & (distance < (window or end))
+        weights = torch.softmax(scores.masked_fill(~visible, -torch.inf), -1)
+        expected = weights @ value[0].repeat_interleave(2, 0)[:, start:end]
+        close(actual[0, :, start:end], expected)
+
+
+def test_layout_refeeds_one_token_and_never_feeds_the_last() -> None:
+    layout = build_layout([[(3, [7, 8], 0), (2, [5, 6, 7], 1)]], [[20, 21, 22, 23]])
+    # by limit: probe 0 sees two trunk tokens and re-feeds 22, probe 1 sees two and feeds its bridge
+    assert layout.order.tolist() == [0, 1]
+    assert layout.limit.tolist() == [2, 2]
+    assert layout.ids.tolist() == [22, 7, 5, 6]
+    assert layout.target_ids.tolist() == [7, 8, 6, 7]
+    assert layout.position_ids.tolist() == [2, 3, 2, 3]
+    assert layout.skip.tolist() == [0, 0]
+
+
+def test_a_layout_without_probes_still_calls_the_model_once() -> None:
+    model = tiny_model("qwen2")
+    inputs, spans = padded_trunk("right")
+    with torch.no_grad(), capture_trunk(model) as captured:
+        model(**inputs, use_cache=False)
+    calls = []
+    model.register_forward_hook(lambda *_: calls.append(1))
+    assert forward_probes(model, captured, build_layout([[], [], []], ROW_TOKENS), spans).shape == (0,)
+    forward_probes(model, captured, build_layout(ROW_PROBES, ROW_TOKENS), spans)
+    assert len(calls) == 2
+    assert forward_packed(model, [torch.tensor(TRACE)], build_layout([[]], [TRACE]))[1].shape == (0,)
+
+
+def test_packed_probes_carry_gradients_to_the_trunk() -> None:
+    model = tiny_model("qwen3")
+    layout = build_layout([[(20, PROBES[2], 0)]], [TRACE])
+    forward_packed(model, [torch.tensor(TRACE)], layout)[1].sum().backward()
+    gradient = model.get_input_embeddings().weight.grad
+    last_seen, unseen = TRACE[0], set(TRACE[20:]) - set(TRACE[:20]) - set(PROBES[2])
+    assert gradient[last_seen].abs().max() > 0
+    assert gradient[sorted(unseen)].abs().max() == 0
+
+
+def test_autocast_runs_and_stays_near_float32() -> None:
+    model = tiny_model("qwen3")
+    exact = probe_log_probs(model, TRACE, [5, 30], PROBES)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        values = [probe_log_probs(model, TRACE, [5, 30], PROBES, backend) for backend in ("cached", "packed")]
+    for value in values:
+        assert value.dtype == torch.float32
+        torch.testing.assert_close(value, exact, rtol=0.05, atol=0.2)
+
+
+def test_a_peft_model_is_reached_through_its_wrapper() -> None:
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(r=2, target_modules=["q_proj", "k_proj"], init_lora_weights=False)
+    model = peft.get_peft_model(tiny_model("qwen2"), config).eval()
+    expected = probe_log_probs(model, TRACE, [5, 40], PROBES, "batched")
+    close(probe_log_probs(model, TRACE, [5, 40], PROBES, "cached"), expected)
+    close(probe_log_probs(model, TRACE, [5, 40], PROBES, "packed"), expected)
+
+
+@contextmanager
+def single_process_group(path: str) -> Iterator[None]:
+    torch.distributed.init_process_group("gloo", init_method=f"file://{path}", rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_a_sharded_model_is_reached_through_its_wrapper(tmp_path: Path, attention: str) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    model = tiny_model("qwen3", attention)
+    expected = probe_log_probs(model, TRACE, [5, 40], PROBES, "batched")
+    with single_process_group(f"{tmp_path}/rendezvous"):
+        mesh = init_device_mesh("cpu", (1,))
+        for layer in model.model.layers:
+            fully_shard(layer.self_attn, mesh=mesh)
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        for backend in ("cached", "packed"):
+            close(probe_log_probs(model, TRACE, [5, 40], PROBES, backend), expected)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_registry_is_restored_after_an_exception(attention: str) -> None:
+    model, before = tiny_model("qwen2", attention), dict(ALL_ATTENTION_FUNCTIONS)
+    capture = capture_trunk(model)
+    capture.__enter__()
+    assert dict(ALL_ATTENTION_FUNCTIONS) != before
+    error = RuntimeError("from inside")
+    assert not capture.__exit__(RuntimeError, error, None)
+    assert dict(ALL_ATTENTION_FUNCTIONS) == before
+    with pytest.raises(IndexError):
+        probe_log_probs(model, TRACE, [3], [[VOCAB_SIZE + 5, 4]], "packed")
+    assert dict(ALL_ATTENTION_FUNCTIONS) == before
+
+
+def test_a_local_registry_entry_is_put_back() -> None:
+    model = tiny_model("qwen2")
+
+    def users_own(*args: object, **kwargs: object) -> object:
+        return sdpa(*args, **kwargs)
+
+    sdpa = ALL_ATTENTION_FUNCTIONS["sdpa"]
+    ALL_ATTENTION_FUNCTIONS["sdpa"] = users_own
+    try:
+        probe_log_probs(model, TRACE, [3], PROBES)
+        assert ALL_ATTENTION_FUNCTIONS["sdpa"] is users_own
+    finally:
+        del ALL_ATTENTION_FUNCTIONS["sdpa"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"backend": "fast"}, "allowed: cached, packed, batched"),
+        ({"boundaries": [41]}, "allowed: 0 to 40"),
+        ({"boundaries": [-1]}, "allowed: 0 to 40"),
+        ({"boundaries": [0]}, "a bridge of at least one token"),
+        ({"boundaries": [1.5]}, "boundaries has dtype"),
+        ({"trace_ids": []}, "trace_ids is empty"),
+        ({"trace_ids": [[1, 2]]}, "trace_ids has dtype"),
+        ({"trace_ids": [True, False]}, "trace_ids has dtype"),
+        ({"probes": [[3], []]}, r"probes\[1\] is empty"),
+        ({"probes": [[3.0]]}, r"probes\[0\] has dtype"),
+        ({"temperature": 0.0}, "greater than 0"),
+    ],
+)
+@pytest.mark.parametrize("backend", ["cached", "packed", "batched"])
+def test_wrong_arguments_are_named(backend: str, changes: dict[str, object], message: str) -> None:
+    arguments = {"trace_ids": TRACE, "boundaries": [3], "probes": [[3]], "backend": backend} | changes
+    with pytest.raises(ValueError, match=message):
+        probe_log_probs(tiny_model("qwen2"), **arguments)
+
+
+def test_nothing_to_score_gives_an_empty_table() -> None:
+    model = tiny_model("qwen2")
+    assert probe_log_probs(model, TRACE, [], PROBES).shape == (0, 3)
+    assert probe_log_probs(model, TRACE, [4], []).shape == (1, 0)
+
+
+def test_spans_that_do_not_fit_the_layout_are_refused() -> None:
+    model = tiny_model("qwen2")
+    inputs, spans = padded_trunk("right")
+    with pytest.raises(ValueError, match="a probe stands in row 2"):
+        captured_log_probs(model, inputs, spans[:2])
+    with pytest.raises(ValueError, match="its span has 5"):
+        captured_log_probs(model, inputs, [(0, 0, 5), *spans[1:]])
+
+
+def without_registry(model: PreTrainedModel) -> PreTrainedModel:
+    """A model whose second layer computes its attention without asking the registry."""
+    attention = model.model.layers[1].self_attn
+    attention.forward = lambda hidden_states, **_: (torch.zeros_like(hidden_states), None)
+    return model
+
+
+@pytest.mark.parametrize("backend", ["cached", "packed"])
+def test_models_that_cannot_be_forked_name_the_way_out(backend: str) -> None:
+    hybrid = tiny_model("qwen2")
+    hybrid.config.layer_types = ["linear_attention", "full_attention", "full_attention"]
+    mask_only = tiny_model("llama")
+    mask_only.config.sliding_window = 5
+    for model in (without_registry(tiny_model("qwen2")), hybrid, mask_only, nn.Linear(2, 2)):
+        with pytest.raises(UnsupportedModelError, match='backend="batched"'):
+            probe_log_probs(model, TRACE, [3], PROBES, backend)
+
+
+def test_two_trunk_forwards_in_one_capture_are_refused() -> None:
+    model = tiny_model("qwen2")
+    with capture_trunk(model):
+        model(input_ids=torch.tensor([TRACE]))
+        with pytest.raises(UnsupportedModelError, match="ran twice"):
+            model(input_ids=torch.tensor([TRACE]))
+
+
+def test_import_needs_no_transformers() -> None:
+    code = "import sys, rredcot_plugin.probes; sys.exit('transformers' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
