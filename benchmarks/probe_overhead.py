@@ -21,7 +21,6 @@ import math
 import os
 import platform
 import random
-import resource
 import subprocess
 import sys
 import time
@@ -45,21 +44,13 @@ OUTPUT = Path(__file__).parent / "results" / "probe_overhead.json"
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=4096, help="trace tokens T (default 4096)")
     parser.add_argument("--probes", type=int, default=64, help="probes K (default 64)")
     parser.add_argument("--probe-tokens", type=int, default=12, help="tokens A of a probe (default 12)")
-    parser.add_argument(
-        "--bridge-tokens", type=int, default=0, help="how many of the A are bridge (default 0)"
-    )
-    parser.add_argument(
-        "--repeats", type=int, default=11, help="rounds of plain, cached, packed (default 11)"
-    )
-    parser.add_argument(
-        "--batched-repeats", type=int, default=2, help="rounds that run batched too (default 2)"
-    )
+    parser.add_argument("--bridge-tokens", type=int, default=0, help="how many of the A are bridge (default 0)")
+    parser.add_argument("--repeats", type=int, default=11, help="rounds of plain, cached, packed (default 11)")
+    parser.add_argument("--batched-repeats", type=int, default=2, help="rounds that run batched too (default 2)")
     parser.add_argument("--threads", type=int, default=2, help="torch threads (default 2)")
     parser.add_argument("--skip-memory", action="store_true", help="leave the memory measurement out")
     parser.add_argument("--output", type=Path, default=OUTPUT, help="where the JSON goes")
@@ -83,8 +74,7 @@ def make_methods(args: argparse.Namespace, model: torch.nn.Module) -> dict[str, 
     trace = [rng.randrange(VOCAB_SIZE) for _ in range(args.tokens)]
     boundaries = sorted(rng.sample(range(1, args.tokens + 1), args.probes))
     specs: list[ProbeSpec] = [
-        (b, [rng.randrange(VOCAB_SIZE) for _ in range(args.probe_tokens)], args.bridge_tokens)
-        for b in boundaries
+        (b, [rng.randrange(VOCAB_SIZE) for _ in range(args.probe_tokens)], args.bridge_tokens) for b in boundaries
     ]
     ids = torch.tensor(trace)
 
@@ -159,9 +149,15 @@ def summarize_times(seconds: dict[str, dict[str, list[float]]], floor: float) ->
 def run_memory_worker(args: argparse.Namespace) -> None:
     """Print how far one pass raises this process's peak resident memory, in MiB."""
     method = make_methods(args, build_model())[args.memory_worker]
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = memory_status("VmRSS")
     method()
-    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+    print(memory_status("VmHWM") - before)
+
+
+def memory_status(name: str) -> float:
+    """A field of /proc/self/status in MiB. Not getrusage: its peak is inherited from the parent process."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return float(next(line.split()[1] for line in lines if line.startswith(name))) / 1024
 
 
 def measure_memory(args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -175,9 +171,7 @@ def measure_memory(args: argparse.Namespace) -> list[dict[str, Any]]:
                 "--probe-tokens", str(args.probe_tokens), "--bridge-tokens", str(args.bridge_tokens),
                 "--threads", str(args.threads),
             ]  # fmt: skip
-            row[f"{mode}_mib"] = float(
-                subprocess.run(command, check=True, capture_output=True, text=True).stdout
-            )
+            row[f"{mode}_mib"] = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
         rows.append(row)
         print(f"T={tokens} K={probes}: peak growth plain {row['plain_mib']:.0f} MiB, "
               f"cached {row['cached_mib']:.0f} MiB", flush=True)  # fmt: skip

@@ -3,10 +3,10 @@
 Two families whose answers differ in kind: `chain_sum` ends in one integer, `number_sorting` in a list of
 integers. Each problem can be solved by a few lines of text that a 1M-parameter character model can write:
 
-    chain_sum       "12 + 7 - 5 ="                 number_sorting  "Sort ascending: 47 19 25"
-                    12 + 7 = 19                                    19 | 47 25
-                    19 - 5 = 14                                    25 | 47
-                    #### 14                                        #### 19 25 47
+    chain_sum       "8 + 7 - 9 ="                  number_sorting  "Sort ascending: 47 19 25"
+                    8 + 7 = 15                                     19 | 47 25
+                    15 - 9 = 6                                     25 | 47
+                    #### 6                                         #### 19 25 47
 
 (`19 | 47 25` reads "19 comes next, 47 and 25 are left".) The question texts are shortened from the gym's so
 that prompt and solution fit into 64 + 96 byte tokens. `solve` also writes solutions *with mistakes*: a slip
@@ -142,7 +142,7 @@ def _read_number_sorting(item: dict[str, Any]) -> Problem:
 
 TASKS: dict[str, Task] = {
     "chain_sum": Task(
-        {"min_terms": 2, "max_terms": 4, "min_digits": 1, "max_digits": 2}, _read_chain_sum, _solve_chain_sum
+        {"min_terms": 3, "max_terms": 5, "min_digits": 1, "max_digits": 1}, _read_chain_sum, _solve_chain_sum
     ),
     "number_sorting": Task(
         {

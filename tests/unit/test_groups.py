@@ -11,9 +11,7 @@ from rredcot_plugin.groups import group_stats
 
 @settings(deadline=None)
 @given(
-    st.lists(
-        st.tuples(st.floats(-3, 3, width=32), st.sampled_from("abc"), st.booleans()), min_size=1, max_size=12
-    )
+    st.lists(st.tuples(st.floats(-3, 3, width=32), st.sampled_from("abc"), st.booleans()), min_size=1, max_size=12)
 )
 def test_group_stats_equal_the_slow_reference(rows: list[tuple[float, str, bool]]) -> None:
     outcomes = torch.tensor([x for x, _, _ in rows])
