@@ -10,11 +10,11 @@ PIP_FLAGS := --quiet --disable-pip-version-check
 # Tests that start Ray leave the second core to it.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help env env-vllm demo test test-light test-vllm lint format bench-probes clean
+.PHONY: help env env-vllm demo test test-e2e test-vllm lint format bench-probes clean
 
 help:
 	@sed -n 's/^# //p;s/^## //p' Makefile | head -2
-	@echo "targets: env env-vllm demo test test-light test-vllm lint format bench-probes clean"
+	@echo "targets: env env-vllm demo test test-e2e test-vllm lint format bench-probes clean"
 
 env: $(VENV)/.installed
 env-vllm: $(VENV_VLLM)/.installed
@@ -38,10 +38,12 @@ $(VENV_VLLM)/.installed: pyproject.toml constraints/vllm.txt tools/vllm_shim/pyp
 demo: env
 	$(BIN)/rredcot demo
 
-test: test-light test-vllm
+# Unit and contract tests. The end-to-end runs are targets of their own: minutes of real training each.
+test: env
+	$(BIN)/python -m pytest tests/unit tests/contract/test_verl.py tests/contract/test_engine.py
 
-test-light: env
-	$(BIN)/python -m pytest -m "not vllm" tests rredcot_plugin
+test-e2e: env
+	$(BIN)/python -m pytest -m "e2e and not vllm" tests
 
 test-vllm: env-vllm
 	$(VENV_VLLM)/bin/python -m pytest -m vllm tests

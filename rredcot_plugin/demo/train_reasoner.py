@@ -27,10 +27,10 @@ from rredcot_plugin.demo.reward import compute_score
 from rredcot_plugin.demo.tasks import NO_MISTAKES, TASKS, MistakeRates, Problem, generate, solve
 
 MISTAKE_RATES = {
-    "chain_sum": MistakeRates(easy=0.08, hard=0.30),
-    "number_sorting": MistakeRates(easy=0.15, hard=0.35),
+    "chain_sum": MistakeRates(easy=0.08, hard=0.25),
+    "number_sorting": MistakeRates(easy=0.18, hard=0.40),
 }
-TASK_SHARES = {"chain_sum": 0.6, "number_sorting": 0.4}  # sums are harder to learn
+TASK_SHARES = {"chain_sum": 0.55, "number_sorting": 0.45}  # sums are harder to learn
 SKILL_SHARE = 0.8  # of the steps; the rest is the training on mistakes
 POOL_BATCHES = 16  # batches are cut from length-sorted pools of this many: less padding
 IGNORED = -100
