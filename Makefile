@@ -10,11 +10,11 @@ PIP_FLAGS := --quiet --disable-pip-version-check
 # Tests that start Ray leave the second core to it.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help env env-vllm demo test test-e2e test-vllm lint format bench-probes clean
+.PHONY: help env env-vllm demo test test-contract test-e2e test-vllm lint types format bench-probes clean
 
 help:
 	@sed -n 's/^# //p;s/^## //p' Makefile | head -2
-	@echo "targets: env env-vllm demo test test-e2e test-vllm lint format bench-probes clean"
+	@echo "targets: env env-vllm demo test test-contract test-e2e test-vllm lint types format bench-probes clean"
 
 env: $(VENV)/.installed
 env-vllm: $(VENV_VLLM)/.installed
@@ -38,9 +38,12 @@ $(VENV_VLLM)/.installed: pyproject.toml constraints/vllm.txt tools/vllm_shim/pyp
 demo: env
 	$(BIN)/rredcot demo
 
-# Unit and contract tests. The end-to-end runs are targets of their own: minutes of real training each.
+# Contract tests and end-to-end runs are targets of their own: minutes of the real host each.
 test: env
-	$(BIN)/python -m pytest tests/unit tests/contract/test_verl.py tests/contract/test_engine.py
+	$(BIN)/python -m pytest tests/unit
+
+test-contract: env
+	$(BIN)/python -m pytest tests/contract
 
 test-e2e: env
 	$(BIN)/python -m pytest -m "e2e and not vllm" tests
@@ -51,6 +54,8 @@ test-vllm: env-vllm
 lint: env
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: env
 	$(BIN)/mypy
 
 format: env

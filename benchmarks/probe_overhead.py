@@ -148,7 +148,10 @@ def summarize_times(seconds: dict[str, dict[str, list[float]]], floor: float) ->
 
 def run_memory_worker(args: argparse.Namespace) -> None:
     """Print how far one pass raises this process's peak resident memory, in MiB."""
-    method = make_methods(args, build_model())[args.memory_worker]
+    model = build_model()
+    warm_up = argparse.Namespace(**{**vars(args), "tokens": 64, "probes": 4})
+    make_methods(warm_up, model)[args.memory_worker]()
+    method = make_methods(args, model)[args.memory_worker]
     before = memory_status("VmRSS")
     method()
     print(memory_status("VmHWM") - before)
@@ -171,7 +174,8 @@ def measure_memory(args: argparse.Namespace) -> list[dict[str, Any]]:
                 "--probe-tokens", str(args.probe_tokens), "--bridge-tokens", str(args.bridge_tokens),
                 "--threads", str(args.threads),
             ]  # fmt: skip
-            row[f"{mode}_mib"] = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+            done = subprocess.run(command, check=True, capture_output=True, text=True)
+            row[f"{mode}_mib"] = float(done.stdout)
         rows.append(row)
         print(f"T={tokens} K={probes}: peak growth plain {row['plain_mib']:.0f} MiB, "
               f"cached {row['cached_mib']:.0f} MiB", flush=True)  # fmt: skip
@@ -224,11 +228,11 @@ def main() -> None:
     if args.memory_worker:
         run_memory_worker(args)
         return
+    memory = [] if args.skip_memory else measure_memory(args)
     model = build_model()
     parameters = sum(p.numel() for p in model.parameters())
     seconds = measure_times(args, model)
     summary = summarize_times(seconds, (args.tokens + args.probes * args.probe_tokens) / args.tokens)
-    memory = [] if args.skip_memory else measure_memory(args)
     if memory:
         summary["cached_memory_exponent"] = memory_exponent(memory)
     print_summary(summary)

@@ -48,7 +48,7 @@ def demo(
     try:
         _run(settings, console)
     except (ValueError, TrainingFailedError) as error:
-        console.print(Text(str(error)))
+        console.print(Text(str(error)), soft_wrap=True)
         raise typer.Exit(1) from error
 
 
