@@ -67,11 +67,25 @@ def _run(settings: DemoSettings, console: Console) -> None:
     console.print(Text(f"\n{result.html.resolve()}\n{result.png.resolve()}"))
 
 
+class _StepPrinter:
+    """Prints a line when a run reaches its next phase or step, and not for each move of the bar."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.printed: tuple[str, str, int] | None = None
+
+    def __call__(self, name: str, progress: Progress) -> None:
+        at = (name, progress.phase, progress.step)
+        if at != self.printed:
+            self.console.print(_line(name, progress), soft_wrap=True)
+        self.printed = at
+
+
 @contextmanager
 def _live(console: Console) -> Iterator[Show]:
-    """Show progress on one changing line in a terminal, line by line elsewhere."""
+    """Show progress on one changing line in a terminal; elsewhere print a line a step."""
     if not console.is_terminal:
-        yield lambda name, progress: console.print(_line(name, progress), soft_wrap=True)
+        yield _StepPrinter(console)
         return
     with console.status("preparing the data …") as status:
         yield lambda name, progress: status.update(_line(name, progress))

@@ -24,17 +24,18 @@ PHASES = (
 
 @dataclass(frozen=True)
 class Progress:
-    """What is known of a run so far; ``bar`` is verl's own, ``reward`` the mean of the last step."""
+    """What is known of a run so far; ``bar`` is verl's own, ``reward`` the mean of step ``step``."""
 
     phase: str = "importing verl"
     bar: str = ""
-    reward: float | None = None
+    step: int = 0
+    reward: float = 0.0
 
     def line(self) -> str:
         """One line for people."""
         if not self.bar:
             return f"{self.phase} …"
-        return self.bar if self.reward is None else f"{self.bar}  mean reward {self.reward:.2f}"
+        return f"{self.bar}  mean reward {self.reward:.2f} at step {self.step}" if self.step else self.bar
 
 
 def advance(progress: Progress, line: str) -> Progress:
@@ -42,10 +43,10 @@ def advance(progress: Progress, line: str) -> Progress:
 
     >>> seen = advance(Progress(), "step:3 - actor/lr:0.1 - critic/score/mean:0.5 - x:1")
     >>> advance(seen, "(pid=1) Training Progress:  10%|#   | 3/30 [00:09<01:21, 3.0s/it]").line()
-    'Training Progress:  10%|#   | 3/30 [00:09<01:21, 3.0s/it]  mean reward 0.50'
+    'Training Progress:  10%|#   | 3/30 [00:09<01:21, 3.0s/it]  mean reward 0.50 at step 3'
     """
     if step := STEP.search(line):
-        return replace(progress, reward=float(step[2]))
+        return replace(progress, step=int(step[1]), reward=float(step[2]))
     if bars := BAR.findall(line):
         return replace(progress, bar=bars[-1])
     for mark, phase in reversed(PHASES):

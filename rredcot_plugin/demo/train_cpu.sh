@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Train a tiny model with verl on a machine without GPU (two cores and 6 GB are enough).
 #
-#   MODEL_PATH=… TRAIN_FILE=… VAL_FILE=… REWARD_PATH=… OUT_DIR=… scripts/run_tiny_cpu.sh [hydra overrides]
+#   MODEL_PATH=… TRAIN_FILE=… VAL_FILE=… REWARD_PATH=… OUT_DIR=… train_cpu.sh [hydra overrides]
 #
-# e.g. `… scripts/run_tiny_cpu.sh algorithm.adv_estimator=rredcot trainer.total_training_steps=20`.
+# e.g. `… train_cpu.sh algorithm.adv_estimator=rredcot trainer.total_training_steps=20`.
 # Any estimator of verl works; the default is verl's own GRPO. Curves: tensorboard --logdir $OUT_DIR/tensorboard.
 set -euo pipefail
 
@@ -15,7 +15,7 @@ OUT_DIR=${OUT_DIR:-$PWD/outputs/tiny_cpu}
 PYTHON=${PYTHON:-python}
 
 ROLLOUT=${ROLLOUT:-hf_cpu}                     # hf_cpu | vllm
-TRAINER_MODE=${TRAINER_MODE:-sync}             # sync | colocate_async
+TRAINER_MODE=${TRAINER_MODE:-sync}             # sync | colocate_async | separate_async
 MAX_PROMPT_LENGTH=${MAX_PROMPT_LENGTH:-128}    # tokens
 MAX_RESPONSE_LENGTH=${MAX_RESPONSE_LENGTH:-128}
 TRAIN_BATCH_SIZE=${TRAIN_BATCH_SIZE:-8}        # prompts a step
@@ -50,7 +50,6 @@ args=(
   actor_rollout_ref.ref.fsdp_config.use_torch_compile=False
   +actor_rollout_ref.ref.fsdp_config.mixed_precision.param_dtype=fp32
   actor_rollout_ref.ref.fsdp_config.model_dtype=fp32
-  critic.strategy=fsdp2
   +actor_rollout_ref.model.override_config.attn_implementation=sdpa
   actor_rollout_ref.model.use_remove_padding=False
   actor_rollout_ref.model.enable_gradient_checkpointing=False
@@ -60,6 +59,17 @@ args=(
   actor_rollout_ref.rollout.enforce_eager=True
   actor_rollout_ref.rollout.free_cache_engine=False
   +actor_rollout_ref.rollout.enable_sleep_mode=False
+
+  # ... and the critic, where the estimator has one (algorithm.adv_estimator=gae)
+  critic.strategy=fsdp2
+  critic.fsdp.use_torch_compile=False
+  +critic.fsdp.mixed_precision.param_dtype=fp32
+  critic.model.path="$MODEL_PATH"
+  +critic.model.override_config.attn_implementation=sdpa
+  critic.model.use_remove_padding=False
+  critic.model.enable_gradient_checkpointing=False
+  critic.ppo_mini_batch_size="$TRAIN_BATCH_SIZE"
+  critic.ppo_micro_batch_size_per_gpu="$MICRO_BATCH_SIZE"
 
   # what is learned
   algorithm.adv_estimator=grpo
@@ -102,6 +112,16 @@ args=(
   trainer.logger='["console","tensorboard"]'
   trainer.project_name=rredcot trainer.experiment_name=tiny_cpu
 )
+
+if [[ $TRAINER_MODE == separate_async ]]; then
+  # A second logical GPU for the rollout process, which gets its weights through torch's key-value store.
+  args+=(
+    ray_kwargs.ray_init.num_gpus=2
+    actor_rollout_ref.rollout.nnodes=1 actor_rollout_ref.rollout.n_gpus_per_node=1
+    actor_rollout_ref.rollout.checkpoint_engine.backend=cpu_store
+    trainer.v1.separate_async.parameter_sync_step=1
+  )
+fi
 
 cd "$OUT_DIR"
 exec "$PYTHON" -m verl.trainer.main_ppo "${args[@]}" "$@"

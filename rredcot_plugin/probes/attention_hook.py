@@ -112,5 +112,5 @@ def _eager_function(module: nn.Module) -> Callable[..., AttentionResult]:
     for cls in type(module).__mro__:
         function: Any = getattr(sys.modules.get(cls.__module__), "eager_attention_forward", None)
         if function is not None:
-            return function  # type: ignore[no-any-return]
+            return function
     raise UnsupportedModelError(f"no eager_attention_forward was found for {type(module).__name__}.")

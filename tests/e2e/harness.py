@@ -11,9 +11,8 @@ from pathlib import Path
 
 import rredcot_plugin
 
-ROOT = Path(__file__).parents[2]
-SCRIPT = ROOT / "scripts" / "run_tiny_cpu.sh"
 DEMO = Path(rredcot_plugin.__file__).parent / "demo"
+SCRIPT = DEMO / "train_cpu.sh"
 TIME_LIMIT_SECONDS = 600
 
 

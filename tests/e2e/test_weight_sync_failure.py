@@ -1,6 +1,6 @@
 """A weight sync that fails ends the whole run: non-zero exit code, the cause in the output, within minutes.
 
-The run is the real one (`scripts/run_tiny_cpu.sh`); a module that verl imports through VERL_USE_EXTERNAL_MODULES
+The run is the real one (`rredcot_plugin/demo/train_cpu.sh`); a module that verl imports through VERL_USE_EXTERNAL_MODULES
 breaks the sync in the process where that can happen.
 """
 
@@ -14,10 +14,9 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.e2e
+from tests.e2e.harness import SCRIPT, TIME_LIMIT_SECONDS
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "run_tiny_cpu.sh"
-TIME_LIMIT_SECONDS = 600
+pytestmark = pytest.mark.e2e
 
 LOSE_ONE_WEIGHT_ON_THE_WAY = """
 from rredcot_plugin.integrations.verl_cpu import hf_adapter
