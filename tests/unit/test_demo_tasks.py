@@ -7,6 +7,7 @@ import json
 import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
 
 import pandas as pd
@@ -238,7 +239,7 @@ def test_mistakes_in_the_data_are_loud() -> None:
 
 
 def test_verl_loads_the_reward_by_path() -> None:
-    import_utils = pytest.importorskip("verl.utils.import_utils")
+    import_utils = import_module("verl.utils.import_utils")
     path = str(Path(prepare_data.__file__).with_name("reward.py"))
     loaded: Callable[..., dict[str, float]] = import_utils.load_extern_object(path, "compute_score")
     assert loaded(data_source="rredcot_demo/chain_sum", solution_str="#### 5", ground_truth="5")["score"] == 1.0

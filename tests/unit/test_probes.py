@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 
@@ -218,7 +219,7 @@ def test_autocast_runs_and_stays_near_float32() -> None:
 
 
 def test_a_peft_model_is_reached_through_its_wrapper() -> None:
-    peft = pytest.importorskip("peft")
+    peft = import_module("peft")
     config = peft.LoraConfig(r=2, target_modules=["q_proj", "k_proj"], init_lora_weights=False)
     model = peft.get_peft_model(tiny_model("qwen2"), config).eval()
     expected = probe_log_probs(model, TRACE, [5, 40], PROBES, "batched")

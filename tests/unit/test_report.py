@@ -6,6 +6,7 @@ import json
 import math
 import re
 from html.parser import HTMLParser
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -192,7 +193,7 @@ def test_strength_is_linear_and_leaves_faint_credit_uncoloured() -> None:
 
 
 def test_terminal_obeys_nothing_that_the_model_wrote(tmp_path: Path) -> None:
-    console_module = pytest.importorskip("rich.console")
+    console_module = import_module("rich.console")
     from rredcot_plugin.report.terminal import render_trace as render_in_terminal
 
     (trace,) = dumped(tmp_path, record([-0.5], texts=[ATTACK]))
@@ -210,7 +211,7 @@ def test_smoothing_starts_at_the_first_value_and_follows_a_constant() -> None:
 
 
 def test_scalars_are_read_back_from_event_files(tmp_path: Path) -> None:
-    writer_module = pytest.importorskip("torch.utils.tensorboard")
+    writer_module = import_module("torch.utils.tensorboard")
     with writer_module.SummaryWriter(str(tmp_path / "run")) as writer:
         for step in range(1, 2001):  # more points than tensorboard keeps by default
             writer.add_scalar("critic/score/mean", step / 1000, step)
