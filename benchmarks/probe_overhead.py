@@ -16,22 +16,18 @@ work it has in a real model of several billion parameters, and not most of it.
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import os
-import platform
 import random
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-import numpy as np
 import torch
 import transformers
+from record import with_interval, write_record
 from torch import Tensor
 
 from rredcot_plugin.probes import build_layout, capture_trunk, forward_batched, forward_packed, forward_probes
@@ -125,13 +121,6 @@ def measure_times(args: argparse.Namespace, model: torch.nn.Module) -> dict[str,
     return seconds
 
 
-def with_interval(values: list[float]) -> dict[str, float]:
-    """Median and its bootstrap 95% interval."""
-    samples = np.random.default_rng(0).choice(values, size=(2000, len(values)))
-    low, high = np.quantile(np.median(samples, axis=1), [0.025, 0.975])
-    return {"value": float(median(values)), "low": float(low), "high": float(high)}
-
-
 def summarize_times(seconds: dict[str, dict[str, list[float]]], floor: float) -> dict[str, dict[str, float]]:
     summary: dict[str, dict[str, float]] = {"token_floor": {"value": floor, "low": floor, "high": floor}}
     for clock, label in (("wall", ""), ("cpu", "_cpu")):
@@ -193,34 +182,6 @@ def memory_exponent(rows: list[dict[str, Any]]) -> dict[str, float]:
     return {"value": slope(0, len(rows) - 1), "low": min(halves), "high": max(halves)}
 
 
-def describe_machine() -> dict[str, Any]:
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return {
-        "cpu": names[0] if names else platform.processor(),
-        "cpus": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "load_average": os.getloadavg(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "python": platform.python_version(),
-    }
-
-
-def git_head() -> str | None:
-    root = Path(__file__).parent
-    if not (root.parent / ".git").exists():
-        return None
-    command = ["git", "rev-parse", "HEAD"]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-    return done.stdout.strip() if done.returncode == 0 else None
-
-
-def print_summary(summary: dict[str, dict[str, float]]) -> None:
-    for name, entry in summary.items():
-        print(f"{name:28s} {entry['value']:8.3f}  [{entry['low']:.3f}, {entry['high']:.3f}]")
-
-
 @torch.no_grad()
 def main() -> None:
     args = parse_arguments()
@@ -235,22 +196,11 @@ def main() -> None:
     summary = summarize_times(seconds, (args.tokens + args.probes * args.probe_tokens) / args.tokens)
     if memory:
         summary["cached_memory_exponent"] = memory_exponent(memory)
-    print_summary(summary)
-    record = {
-        "benchmark": "probe_overhead",
-        "command": "python benchmarks/probe_overhead.py " + " ".join(sys.argv[1:]),
-        "commit": git_head(),
-        "machine": describe_machine(),
-        "settings": {
-            "tokens": args.tokens, "probes": args.probes, "probe_tokens": args.probe_tokens,
-            "bridge_tokens": args.bridge_tokens, "model_parameters": parameters, "vocab_size": VOCAB_SIZE,
-        },
-        "summary": summary,
-        "raw": {"seconds": seconds, "memory": memory},
+    settings = {
+        "tokens": args.tokens, "probes": args.probes, "probe_tokens": args.probe_tokens,
+        "bridge_tokens": args.bridge_tokens, "model_parameters": parameters, "vocab_size": VOCAB_SIZE,
     }  # fmt: skip
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(json.dumps(record, indent=2) + "\n")
-    print(f"written: {args.output}")
+    write_record(args.output, settings, summary, {"seconds": seconds, "memory": memory})
 
 
 if __name__ == "__main__":

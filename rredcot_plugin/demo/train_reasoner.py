@@ -26,7 +26,7 @@ from rredcot_plugin.demo.reward import compute_score
 from rredcot_plugin.demo.tasks import NO_MISTAKES, TASKS, MistakeRates, Problem, generate, solve
 
 MISTAKE_RATES = {
-    "chain_sum": MistakeRates(easy=0.08, hard=0.25),
+    "chain_sum": MistakeRates(easy=0.12, hard=0.32),
     "number_sorting": MistakeRates(easy=0.18, hard=0.40),
 }
 TASK_SHARES = {"chain_sum": 0.55, "number_sorting": 0.45}  # sums are harder to learn
@@ -138,7 +138,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument("--out", type=Path, default=CHECKPOINT, help="folder for model and tokenizer")
-    parser.add_argument("--steps", type=int, default=3600, help="optimizer steps")
+    parser.add_argument("--steps", type=int, default=2600, help="optimizer steps")
     parser.add_argument("--batch-size", type=int, default=32, help="solutions per step")
     parser.add_argument("--lr", type=float, default=3e-3, help="peak learning rate")
     parser.add_argument("--eval-size", type=int, default=200, help="held-out questions per task")

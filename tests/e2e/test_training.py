@@ -115,6 +115,16 @@ def test_nothing_a_model_or_a_reward_function_does_stops_the_run(hostile_inputs:
         assert all(math.isfinite(value) for name, value in step.items() if name.startswith("rredcot/"))
 
 
+def test_the_trainer_with_rollouts_of_its_own_resources(demo_inputs: Inputs, tmp_path: Path) -> None:
+    run = train(demo_inputs, tmp_path, *RREDCOT, TRAINER_MODE="separate_async")
+    assert run.code == 0, run.tail()
+    assert sorted(run.steps) == [1, 2]
+    for step in run.steps.values():
+        assert step["rredcot/probes/in_pass/mean"] == 1
+        assert step["rredcot/credit/return_error/max"] < 1e-5
+        assert math.isfinite(step["actor/grad_norm"])
+
+
 def test_a_bad_option_ends_the_run_with_its_name(demo_inputs: Inputs, tmp_path: Path) -> None:
     run = train(demo_inputs, tmp_path, "algorithm.adv_estimator=rredcot", "+algorithm.rredcot.segmenter=newlin")
     assert run.code != 0

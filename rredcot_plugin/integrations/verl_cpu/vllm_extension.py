@@ -20,3 +20,11 @@ class CPUColocateWorkerExtension(vLLMColocateWorkerExtension):
 
         ops._supports_onednn = False
         return super().__new__(cls, **kwargs)
+
+    def update_weights_from_ipc(self, *args: Any, **kwargs: Any) -> Any:
+        """verl's, which on failure closes shared memory that the failed load still looks into: a BufferError then
+        hides the cause. Raises the cause."""
+        try:
+            return super().update_weights_from_ipc(*args, **kwargs)
+        except BufferError as error:
+            raise (error.__context__ or error) from None
