@@ -2,19 +2,19 @@
 
 Probes are sorted by limit and asked in groups of a few dozen tokens; a group reads trunk keys only up to its
 largest limit (and, in sliding-window layers, from its smallest position minus the window). That halves the
-work against one call over the whole trunk and keeps masks at group x trunk, so memory stays linear in the
-trunk.
+work against one call over the whole trunk. The masks of all groups, probe tokens x trunk in total, are made in
+the first layer and kept for the others: with `max_segments` fixed, memory stays linear in the trunk.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from rredcot_plugin.probes.kernels import AttentionOptions, masked_attention
+from rredcot_plugin.probes.kernels import AttentionOptions, additive_mask, masked_attention
 from rredcot_plugin.probes.layout import ProbeLayout
 
 GROUP_SIZE = 96
@@ -41,6 +41,8 @@ class ForkPlan:
     limit: Tensor
     probe: Tensor
     position: Tensor
+    masks: dict[tuple[ProbeGroup, int | None], Tensor] = field(default_factory=dict)
+    """Additive masks by group and window, filled by the first layer that needs one."""
 
 
 def plan_fork(layout: ProbeLayout, device: torch.device, group_size: int = GROUP_SIZE) -> ForkPlan:
@@ -82,6 +84,7 @@ def fork_attention(
     query (1, H, P, D); key, value (1, H_kv, P, D): of the probe tokens; `trunk_kv`: per row (key, value) of
     its trunk, (1, H_kv, T_row, D), index = position id.
     """
+    shared_heads = query.shape[1] // key.shape[1]
     out = value.new_empty((1, query.shape[1], query.shape[2], value.shape[-1]))
     for group in plan.groups:
         trunk_key, trunk_value = trunk_kv[group.row]
@@ -94,10 +97,19 @@ def fork_attention(
             query[:, :, group.start : group.stop],
             torch.cat([trunk_key[:, :, trunk], key[:, :, own]], dim=2),
             torch.cat([trunk_value[:, :, trunk], value[:, :, own]], dim=2),
-            _group_mask(group, plan, trunk_start, options.window),
+            _kept_mask(group, plan, trunk_start, options.window, shared_heads, query.dtype),
             options,
         )
     return out
+
+
+def _kept_mask(
+    group: ProbeGroup, plan: ForkPlan, trunk_start: int, window: int | None, shared_heads: int, dtype: torch.dtype
+) -> Tensor:
+    if (group, window) not in plan.masks:
+        visible = _group_mask(group, plan, trunk_start, window)
+        plan.masks[group, window] = additive_mask(visible, shared_heads, dtype)
+    return plan.masks[group, window]
 
 
 def _group_mask(group: ProbeGroup, plan: ForkPlan, trunk_start: int, window: int | None) -> Tensor:

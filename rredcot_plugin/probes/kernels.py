@@ -18,21 +18,25 @@ class AttentionOptions:
     softcap: float | None = None
 
 
+def additive_mask(visible: Tensor, shared_heads: int, dtype: torch.dtype) -> Tensor:
+    """0 where visible, else -inf: (L, S) bool -> (shared_heads * L, S), as `masked_attention` wants it."""
+    mask = torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, float("-inf"))
+    return mask.repeat(shared_heads, 1)
+
+
 def masked_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, options: AttentionOptions) -> Tensor:
-    """softmax(scaling * q k^T where mask) v: query (1, H, L, D), key/value (1, H_kv, S, D), mask (L, S) bool.
+    """softmax(scaling * q k^T + mask) v: query (1, H, L, D), key/value (1, H_kv, S, D), mask (H / H_kv * L, S).
 
     Query heads that share a key head are folded into the query dimension, so keys are never repeated.
     The mask is the whole truth here: `options.window` is not read. Returns (1, H, L, D_v).
     """
     batch, heads, num_queries, dim = query.shape
-    shared = heads // key.shape[1]
-    folded = query.reshape(batch, key.shape[1], shared * num_queries, dim)
-    folded_mask = mask.expand(shared, -1, -1).reshape(shared * num_queries, -1)
+    folded = query.reshape(batch, key.shape[1], heads // key.shape[1] * num_queries, dim)
     if options.softcap is None:
-        out = scaled_dot_product_attention(folded, key, value, attn_mask=folded_mask, scale=options.scaling)
+        out = scaled_dot_product_attention(folded, key, value, attn_mask=mask, scale=options.scaling)
     else:
         scaling = query.shape[-1] ** -0.5 if options.scaling is None else options.scaling
-        out = _softcapped_attention(folded * scaling, key, value, folded_mask, options.softcap)
+        out = _softcapped_attention(folded * scaling, key, value, mask, options.softcap)
     return out.reshape(batch, heads, num_queries, value.shape[-1])
 
 
@@ -40,5 +44,5 @@ def _softcapped_attention(
     scaled_query: Tensor, key: Tensor, value: Tensor, mask: Tensor, softcap: float
 ) -> Tensor:
     scores = torch.tanh(torch.matmul(scaled_query, key.transpose(-1, -2)) / softcap) * softcap
-    weights = torch.softmax(scores.masked_fill(~mask, float("-inf")), dim=-1, dtype=torch.float32)
+    weights = torch.softmax(scores + mask, dim=-1, dtype=torch.float32)
     return torch.matmul(weights.to(value.dtype), value)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from rredcot_plugin.probes.kernels import AttentionOptions, masked_attention
+from rredcot_plugin.probes.kernels import AttentionOptions, additive_mask, masked_attention
 
 BLOCK_SIZE = 256
 """Queries a block where the fused causal kernel cannot be used (sliding window, soft-capping)."""
@@ -47,7 +47,8 @@ def _blockwise_attention(query: Tensor, key: Tensor, value: Tensor, options: Att
         stop = min(start + BLOCK_SIZE, num_tokens)
         first = max(0, start - window + 1)
         distance = index[start:stop, None] - index[first:stop]
-        mask = (distance >= 0) & (distance < window)
+        visible = (distance >= 0) & (distance < window)
+        mask = additive_mask(visible, query.shape[1] // key.shape[1], query.dtype)
         blocks.append(
             masked_attention(
                 query[:, :, start:stop], key[:, :, first:stop], value[:, :, first:stop], mask, options

@@ -22,7 +22,7 @@ def render_trace(trace: Trace, scale: float) -> RenderableType:
     Model text is put in as it is: no markup in it is obeyed, no escape sequence either.
     """
     title = Text.assemble(
-        (readable_prompt(trace.prompt).splitlines()[-1] if trace.prompt.strip() else "", "bold"),
+        ("".join(readable_prompt(trace.prompt).splitlines()[-1:]), "bold"),
         ("   right answer " + visible(trace.ground_truth) if trace.ground_truth is not None else "", "dim"),
         (f"   reward {short(trace.reward)}, step {trace.step}", "dim"),
     )

@@ -96,7 +96,7 @@ def _trace(record: Any) -> Trace:
     return Trace(
         step=_field(record, "step", int),
         uid=str(_field(record, "uid", object)),
-        prompt=_field(record, "prompt_tail", str),
+        prompt=_field(record, "prompt", str),
         ground_truth=None if truth is None else str(truth),
         reward=_number(record, "reward"),
         segments=tuple(_segment(part, is_first=i == 0) for i, part in enumerate(segments)),

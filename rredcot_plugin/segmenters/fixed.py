@@ -14,7 +14,7 @@ from rredcot_plugin.types import Rollouts, Segments
 @register_segmenter("fixed")
 @dataclass(frozen=True)
 class FixedSegmenter:
-    """Segments of ``tokens`` unmasked tokens; the last one is shorter. Needs no texts.
+    """Segments of equally many unmasked tokens (``tokens``), the last one shorter. Needs no texts.
 
     Raises:
         ValueError: ``tokens`` under 1.

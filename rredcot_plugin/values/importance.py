@@ -95,14 +95,14 @@ class ImportanceEstimator:
 
 @register_value_estimator("support")
 class SupportEstimator(ImportanceEstimator):
-    """How probable are the answers that were rewarded, if the model had to answer here? (default)"""
+    """How probable are the answers that were rewarded, if the model had to answer here?"""
 
     kind = "support"
 
 
 @register_value_estimator("self_normalized")
 class SelfNormalizedEstimator(ImportanceEstimator):
-    """The same, relative to all answers of the group; robust where the bridge makes all of them improbable."""
+    """As support, but relative to all answers of the group; robust where the bridge makes all of them improbable."""
 
     kind = "self_normalized"
     proposes = "group_all"

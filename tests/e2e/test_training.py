@@ -57,6 +57,7 @@ def test_dumped_credit_sums_to_the_reward(uninterrupted: Run) -> None:
     lines = (uninterrupted.folder / "dump" / "3.jsonl").read_text().splitlines()
     traces = [json.loads(line) for line in lines]
     assert len(traces) == 16
+    assert all(trace["prompt"].startswith("<|im_start|>user") for trace in traces)
     for trace in traces:
         assert sum(s["reward"] for s in trace["segments"]) == pytest.approx(trace["reward"], abs=1e-4)
     assert any(s["reward"] < 0 for trace in traces for s in trace["segments"])

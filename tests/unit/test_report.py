@@ -39,7 +39,7 @@ def record(
         for i, credit in enumerate(credits)
     ]
     return {
-        "step": step, "uid": uid, "prompt_tail": "<|im_start|>user\n1 + 1 =<|im_end|>\n<|im_start|>assistant\n",
+        "step": step, "uid": uid, "prompt": "<|im_start|>user\n1 + 1 =<|im_end|>\n<|im_start|>assistant\n",
         "ground_truth": "2", "reward": values[-1], "segments": segments,
     }  # fmt: skip
 
@@ -80,7 +80,7 @@ def test_credit_of_the_first_segment_leaves_out_the_value_of_the_prompt(tmp_path
 
 
 def test_model_text_is_escaped_everywhere(tmp_path: Path) -> None:
-    hostile = {**record([-0.5], texts=[ATTACK]), "prompt_tail": ATTACK, "ground_truth": ATTACK}
+    hostile = {**record([-0.5], texts=[ATTACK]), "prompt": ATTACK, "ground_truth": ATTACK}
     traces = dumped(tmp_path, hostile)
     body = render_groups(group_traces(traces)) + render_table([ATTACK], [[ATTACK]])
     page = Elements(render_page(ATTACK, ATTACK, [Section(ATTACK, ATTACK, body)]))

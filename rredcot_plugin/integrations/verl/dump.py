@@ -7,30 +7,39 @@ import os
 from pathlib import Path
 from typing import Any
 
+from rredcot_plugin.alignment import TokenBytes
 from rredcot_plugin.integrations.verl.batch import StepRows
 from rredcot_plugin.types import Credit, Rollouts
 
 MAX_ROWS = 256
 """Traces written a step; a long run would otherwise fill the disk."""
 
+MAX_PROMPT_TOKENS = 2048
+"""Of a longer prompt only its end is written."""
 
-def dump_step(folder: Path, step: int, rows: StepRows, rollouts: Rollouts, credit: Credit) -> None:
+
+def dump_step(
+    folder: Path, step: int, rows: StepRows, rollouts: Rollouts, credit: Credit, table: TokenBytes
+) -> None:
     """Write ``<step>.jsonl`` in one move, so that a reader never meets half a file."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{step}.jsonl"
     part = path.with_suffix(".part")
     with part.open("w", encoding="utf-8") as file:
         for row in range(min(MAX_ROWS, rollouts.batch_size)):
-            file.write(json.dumps(_record(step, row, rows, rollouts, credit), ensure_ascii=False) + "\n")
+            file.write(json.dumps(_record(step, row, rows, rollouts, credit, table), ensure_ascii=False) + "\n")
     os.replace(part, path)
 
 
-def _record(step: int, row: int, rows: StepRows, rollouts: Rollouts, credit: Credit) -> dict[str, Any]:
+def _record(
+    step: int, row: int, rows: StepRows, rollouts: Rollouts, credit: Credit, table: TokenBytes
+) -> dict[str, Any]:
+    prompt, _ = table.align(rows.prompts[row][-MAX_PROMPT_TOKENS:].cpu().numpy())
     truth = rollouts.ground_truths[row] if rollouts.ground_truths is not None else None
     return {
         "step": step,
         "uid": str(rollouts.group_ids[row]),
-        "prompt_tail": rows.prompt_tails[row],
+        "prompt": prompt,
         "ground_truth": None if truth is None else str(truth),
         "reward": _number(float(rollouts.outcomes[row])),
         "segments": _segments(row, rollouts, credit),

@@ -167,7 +167,9 @@ class CreditRunner:
         own[:, :columns] = credit.advantages[:, :columns]
         advantages = share_with_sessions(own, state.roles, response_mask)
         if self.settings.dump_dir and self.trainer.global_steps % self.settings.dump_every == 0:
-            dump_step(Path(self.settings.dump_dir), self.trainer.global_steps, state.rows, rollouts, credit)
+            assert self._table is not None
+            folder, step = Path(self.settings.dump_dir), self.trainer.global_steps
+            dump_step(folder, step, state.rows, rollouts, credit, self._table)
         return advantages, advantages.clone()
 
     def _assign(self, state: StepState, rewards: torch.Tensor) -> tuple[Credit, Rollouts]:
