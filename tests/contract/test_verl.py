@@ -239,6 +239,15 @@ def test_bad_options_stop_the_trainer_before_anything_is_built(override: str, me
         get_trainer_cls("sync")(verl_config(override))
 
 
+def test_the_legacy_trainer_refuses_at_its_start() -> None:
+    from verl.trainer.ppo.ray_trainer import RayPPOTrainer
+
+    with pytest.raises(ValueError, match=r"trainer\.use_v1=true"):
+        RayPPOTrainer(verl_config("algorithm.adv_estimator=rredcot"))
+    with pytest.raises(TypeError, match="missing"):  # verl's own signature, with any other estimator
+        RayPPOTrainer(verl_config("algorithm.adv_estimator=grpo"))
+
+
 def test_an_unsupported_verl_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verl, "__version__", "0.8.0")
     with pytest.raises(ValueError, match=r"verl 0.8.0 is not supported.*verl==0.9.1"):

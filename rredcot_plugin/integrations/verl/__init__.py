@@ -8,8 +8,9 @@ the middle of its own import. So nothing heavy happens here: each part waits for
 | ``verl.trainer.ppo.core_algos`` | ``estimator`` | registers the advantage estimator                          |
 | ``verl.trainer.ppo.v1``       | ``trainer`` | wraps the registered trainers under their own names          |
 | ``verl.workers.engine``       | ``engine``  | registers FSDP engines that can answer probes                |
+| ``verl.trainer.ppo.ray_trainer`` | ``legacy`` | lets the legacy trainer refuse at its start                |
 
-All three do nothing at all unless the estimator is ours.
+All of them do nothing at all unless the estimator is ours.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ try:
             "verl.trainer.ppo.core_algos": f"{__name__}.estimator",
             "verl.trainer.ppo.v1": f"{__name__}.trainer",
             "verl.workers.engine": f"{__name__}.engine",
+            "verl.trainer.ppo.ray_trainer": f"{__name__}.legacy",
         }
     )
 except Exception:

@@ -17,6 +17,11 @@ from verl.trainer.ppo import core_algos
 
 NAMES = ("rredcot",)
 
+NEEDS_TRAINER = (
+    "algorithm.adv_estimator=rredcot needs the plugin's trainer: set trainer.use_v1=true and "
+    "trainer.v1.trainer_mode to sync, colocate_async or separate_async"
+)
+
 CreditStep = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 """(token_level_rewards, response_mask), both (rows, T) -> (advantages, returns)."""
 
@@ -44,8 +49,5 @@ def compute_rredcot_advantage(
     """
     step = _step.get()
     if step is None:
-        raise ValueError(
-            "algorithm.adv_estimator=rredcot needs the plugin's trainer: set trainer.use_v1=true and "
-            "trainer.v1.trainer_mode to sync, colocate_async or separate_async"
-        )
+        raise ValueError(NEEDS_TRAINER)
     return step(token_level_rewards, response_mask)
