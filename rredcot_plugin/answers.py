@@ -83,17 +83,26 @@ FORMATS: dict[str, AnswerFormat] = {
 """In order of precedence: where a text has several markers, the first of these that occurs counts."""
 
 
-def answer_start(text: str) -> int | None:
+THINK = "think"
+MARKERS = (THINK, *FORMATS)
+"""Everything that can end the reasoning, in order of precedence."""
+
+
+def answer_start(text: str, markers: Sequence[str] = MARKERS) -> int | None:
     """Character at which the final answer begins: behind ``</think>``, else at the last answer marker.
+
+    ``markers`` are the ones that count, by name.
 
     >>> answer_start("2 + 2 = 4\\n#### 4")
     10
+    >>> answer_start("2 + 2 = 4\\n#### 4", markers=("think", "boxed")) is None
+    True
     """
-    think = text.rfind(THINK_END)
+    think = text.rfind(THINK_END) if THINK in markers else -1
     if think >= 0:
         return think + len(THINK_END)
-    for answer_format in FORMATS.values():
-        start = answer_format.start(text)
+    for name, answer_format in FORMATS.items():
+        start = answer_format.start(text) if name in markers else None
         if start is not None:
             return start
     return None

@@ -8,14 +8,14 @@ cut with the smallest score goes first), and one cut where the answer begins.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from rredcot_plugin.answers import answer_start
+from rredcot_plugin.answers import MARKERS, answer_start
 from rredcot_plugin.types import MASKED, Rollouts, Segments
 
 if TYPE_CHECKING:
@@ -26,38 +26,39 @@ if TYPE_CHECKING:
 class Trace:
     """One response without its masked tokens: n tokens, each with a span of characters and a surprise.
 
-    ``spans`` is None without texts. ``surprise`` is the entropy where the rollouts have it, else the
-    negative log-prob of the sampled token (whose mean it is), else None; nats per token.
+    ``columns`` are the tokens' places in the response. ``spans`` is None without texts. ``surprise`` is the
+    entropy where the rollouts have it, else the negative log-prob of the sampled token (whose mean it is),
+    else None; nats per token. ``log_probs`` are those of the sampled tokens, or None.
     """
 
-    length: int
+    columns: NDArray[np.int64]
     text: str | None
     spans: NDArray[np.int64] | None
     surprise: NDArray[np.float32] | None
+    log_probs: NDArray[np.float32] | None
 
-    def token_from(self, char: int) -> int:
-        """The first token that begins at or behind a character."""
-        assert self.spans is not None
-        return int(np.searchsorted(self.spans[:, 0], char, side="left"))
+    @property
+    def length(self) -> int:
+        return len(self.columns)
 
-    def token_at(self, char: int) -> int:
-        """The first token that reaches beyond a character: the one that holds it."""
+    def tokens_from(self, chars: Sequence[int]) -> NDArray[np.int64]:
+        """For each character the first token that begins at or behind it."""
         assert self.spans is not None
-        return int(np.searchsorted(self.spans[:, 1], char, side="right"))
+        return np.searchsorted(self.spans[:, 0], np.asarray(chars, dtype=np.int64), side="left")
+
+    def tokens_at(self, chars: Sequence[int]) -> NDArray[np.int64]:
+        """For each character the first token that reaches beyond it: the one that holds it."""
+        assert self.spans is not None
+        return np.searchsorted(self.spans[:, 1], np.asarray(chars, dtype=np.int64), side="right")
 
 
 Proposer = Callable[[Trace], "tuple[NDArray[np.int64], NDArray[np.float64]]"]
 """Trace -> (cuts, scores): token indices at which a segment may begin, and how much each is worth."""
 
 
-def no_cuts() -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    return np.zeros(0, dtype=np.int64), np.zeros(0)
-
-
-def require_texts(rollouts: Rollouts, segmenter: str) -> None:
-    """Raise ``ValueError`` if a text segmenter gets rollouts without texts and offsets."""
-    if rollouts.texts is None:
-        raise ValueError(f"segmenter {segmenter!r}: expected Rollouts.texts and token_offsets, got None")
+def cuts_at(cuts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Cuts that are all worth the same."""
+    return cuts, np.ones(len(cuts))
 
 
 def check_limits(min_segment_tokens: int, max_segments: int) -> None:
@@ -67,8 +68,17 @@ def check_limits(min_segment_tokens: int, max_segments: int) -> None:
             raise ValueError(f"{key}={value!r}: allowed are whole numbers from 1")
 
 
-def segment(rollouts: Rollouts, propose: Proposer, min_segment_tokens: int, max_segments: int) -> Segments:
-    """Apply ``propose`` to every trace and build the partition (method.md, section 1)."""
+def segment(
+    rollouts: Rollouts,
+    propose: Proposer,
+    min_segment_tokens: int = 1,
+    max_segments: int = 64,
+    answer_markers: Sequence[str] = MARKERS,
+) -> Segments:
+    """Apply ``propose`` to every trace and build the partition.
+
+    No cut is placed behind the start of the final answer, which ``answer_markers`` find.
+    """
     mask = rollouts.response_mask.cpu().numpy()
     ids = np.full(mask.shape, MASKED, dtype=np.int64)
     counts = np.zeros(len(mask), dtype=np.int64)
@@ -77,7 +87,8 @@ def segment(rollouts: Rollouts, propose: Proposer, min_segment_tokens: int, max_
         if len(columns) == 0:
             continue
         trace = _trace(rollouts, row, columns)
-        cuts = _legal_cuts(trace, *propose(trace), min_segment_tokens, max_segments)
+        answer = _answer_token(trace, answer_markers)
+        cuts = _legal_cuts(trace, *propose(trace), answer, min_segment_tokens, max_segments)
         ids[row, columns] = np.searchsorted(cuts, np.arange(len(columns)), side="right")
         counts[row] = len(cuts) + 1
     device = rollouts.token_ids.device
@@ -85,28 +96,39 @@ def segment(rollouts: Rollouts, propose: Proposer, min_segment_tokens: int, max_
 
 
 def _trace(rollouts: Rollouts, row: int, columns: NDArray[np.int64]) -> Trace:
-    signal = rollouts.entropies if rollouts.entropies is not None else rollouts.log_probs
-    surprise = None
-    if signal is not None:
-        surprise = signal[row].float().cpu().numpy()[columns]
-        surprise = surprise if rollouts.entropies is not None else -surprise
+    entropies, log_probs = _signal(rollouts.entropies, row, columns), _signal(rollouts.log_probs, row, columns)
+    surprise = entropies if entropies is not None else None if log_probs is None else -log_probs
     if rollouts.texts is None or rollouts.token_offsets is None:
-        return Trace(len(columns), None, None, surprise)
+        return Trace(columns, None, None, surprise, log_probs)
     spans = np.asarray(rollouts.token_offsets[row], dtype=np.int64).reshape(-1, 2)
     if len(spans) != len(columns):  # one span a column, masked ones included
         spans = spans[columns]
-    return Trace(len(columns), rollouts.texts[row], spans, surprise)
+    return Trace(columns, rollouts.texts[row], spans, surprise, log_probs)
+
+
+def _signal(tensor: torch.Tensor | None, row: int, columns: NDArray[np.int64]) -> NDArray[np.float32] | None:
+    if tensor is None:
+        return None
+    signal: NDArray[np.float32] = tensor[row].float().cpu().numpy()[columns]
+    return signal
+
+
+def _answer_token(trace: Trace, markers: Sequence[str]) -> int | None:
+    """The token that begins the final answer; None if there is none, or nothing before it."""
+    char = answer_start(trace.text, markers) if trace.text is not None else None
+    token = int(trace.tokens_at([char])[0]) if char is not None else 0
+    return token if 0 < token < trace.length else None
 
 
 def _legal_cuts(
-    trace: Trace, cuts: NDArray[np.int64], scores: NDArray[np.float64], least: int, most: int
+    trace: Trace,
+    cuts: NDArray[np.int64],
+    scores: NDArray[np.float64],
+    answer: int | None,
+    least: int,
+    most: int,
 ) -> NDArray[np.int64]:
     """Sorted token indices in 1..n−1 that keep every rule."""
-    answer = None
-    if trace.text is not None:
-        char = answer_start(trace.text)
-        answer = trace.token_at(char) if char is not None else None
-        answer = answer if answer is not None and 0 < answer < trace.length else None
     end = answer if answer is not None else trace.length
     inside = (cuts > 0) & (cuts < end)
     if trace.spans is not None and len(cuts):

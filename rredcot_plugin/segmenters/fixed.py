@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from rredcot_plugin.registry import register_segmenter
-from rredcot_plugin.segmenters.assemble import Trace, check_limits, segment
-from rredcot_plugin.types import Rollouts, Segments
+from rredcot_plugin.segmenters.assemble import Trace, cuts_at
+from rredcot_plugin.segmenters.base import CutSegmenter, check_count
 
 
 @register_segmenter("fixed")
 @dataclass(frozen=True)
-class FixedSegmenter:
+class FixedSegmenter(CutSegmenter):
     """Segments of equally many unmasked tokens (``tokens``), the last one shorter. Needs no texts.
 
     Raises:
@@ -21,22 +22,18 @@ class FixedSegmenter:
     """
 
     tokens: int = 64
-    min_segment_tokens: int = 1
-    max_segments: int = 64
+
+    needs: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
-        check_limits(self.min_segment_tokens, self.max_segments)
-        if not isinstance(self.tokens, int) or self.tokens < 1:
-            raise ValueError(f"tokens={self.tokens!r}: allowed are whole numbers from 1")
+        super().__post_init__()
+        check_count("tokens", self.tokens)
 
-    def __call__(self, rollouts: Rollouts) -> Segments:
-        def propose(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
-            cuts = np.arange(self.tokens, trace.length, self.tokens, dtype=np.int64)
-            if trace.spans is not None and len(cuts):
-                cuts = _whole_characters(cuts, trace.spans)
-            return cuts, np.ones(len(cuts))
-
-        return segment(rollouts, propose, self.min_segment_tokens, self.max_segments)
+    def propose(self, trace: Trace) -> tuple[np.ndarray, np.ndarray]:
+        cuts = np.arange(self.tokens, trace.length, self.tokens, dtype=np.int64)
+        if trace.spans is not None and len(cuts):
+            cuts = _whole_characters(cuts, trace.spans)
+        return cuts_at(cuts)
 
 
 def _whole_characters(cuts: np.ndarray, spans: np.ndarray) -> np.ndarray:

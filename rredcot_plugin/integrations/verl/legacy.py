@@ -23,4 +23,4 @@ def _init(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
     _original_init(self, config, *args, **kwargs)
 
 
-RayPPOTrainer.__init__ = _init
+RayPPOTrainer.__init__ = _init  # type: ignore[method-assign]

@@ -1,0 +1,41 @@
+"""``probability``: equally many improbable tokens in every segment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from rredcot_plugin.registry import register_segmenter
+from rredcot_plugin.segmenters.assemble import Trace
+from rredcot_plugin.segmenters.base import CutSegmenter, check_count, check_share
+
+
+@register_segmenter("probability")
+@dataclass(frozen=True)
+class ProbabilitySegmenter(CutSegmenter):
+    """A segment begins at every ``interval``-th cut-point, a token whose probability is below ``threshold``.
+
+    Where the model is sure, values hardly change, so segments count decisions and not tokens (SPO, arXiv
+    2505.23564, adaptive cut-points).
+
+    Raises:
+        ValueError: a threshold outside [0, 1], an interval under 1; rollouts without log-probs.
+    """
+
+    threshold: float = 0.9
+    interval: int = 5
+
+    needs: ClassVar[tuple[str, ...]] = ("log_probs",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_share("threshold", self.threshold)
+        check_count("interval", self.interval)
+
+    def propose(self, trace: Trace) -> tuple[np.ndarray, np.ndarray]:
+        assert trace.log_probs is not None
+        improbable = np.flatnonzero(np.exp(trace.log_probs.astype(np.float64)) < self.threshold)
+        cuts = improbable[self.interval - 1 :: self.interval]
+        return cuts, -trace.log_probs[cuts].astype(np.float64)

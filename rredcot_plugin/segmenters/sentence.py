@@ -1,0 +1,29 @@
+"""``sentence``: a boundary behind every sentence or line end."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from rredcot_plugin.registry import register_segmenter
+from rredcot_plugin.segmenters.assemble import Trace, cuts_at
+from rredcot_plugin.segmenters.base import CutSegmenter
+
+SENTENCE_END = re.compile(r"(?:[.!?。！？]+[\"')\]]*\s+|\n+)(?=\S)")  # "3.14" and "e.g.," do not end one
+
+
+@register_segmenter("sentence")
+@dataclass(frozen=True)
+class SentenceSegmenter(CutSegmenter):
+    """A segment is a sentence or a line, whichever ends first. Full stops count where a space follows."""
+
+    def propose(self, trace: Trace) -> tuple[np.ndarray, np.ndarray]:
+        return cuts_at(sentence_cuts(trace))
+
+
+def sentence_cuts(trace: Trace) -> np.ndarray:
+    """The token behind every sentence or line end."""
+    assert trace.text is not None
+    return trace.tokens_from([found.end() for found in SENTENCE_END.finditer(trace.text)])

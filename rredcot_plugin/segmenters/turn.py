@@ -1,0 +1,23 @@
+"""``turn``: a boundary where the model speaks again after a tool or a user."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from rredcot_plugin.registry import register_segmenter
+from rredcot_plugin.segmenters.assemble import Trace, cuts_at
+from rredcot_plugin.segmenters.base import CutSegmenter
+
+
+@register_segmenter("turn")
+@dataclass(frozen=True)
+class TurnSegmenter(CutSegmenter):
+    """A segment is one turn of an agent: what lies between two gaps of the response mask. Needs no texts."""
+
+    needs: ClassVar[tuple[str, ...]] = ()
+
+    def propose(self, trace: Trace) -> tuple[np.ndarray, np.ndarray]:
+        return cuts_at(np.flatnonzero(np.diff(trace.columns) > 1) + 1)
