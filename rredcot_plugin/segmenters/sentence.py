@@ -11,7 +11,7 @@ from rredcot_plugin.registry import register_segmenter
 from rredcot_plugin.segmenters.assemble import Trace, cuts_at
 from rredcot_plugin.segmenters.base import CutSegmenter
 
-SENTENCE_END = re.compile(r"(?:[.!?。！？]+[\"')\]]*\s+|\n+)(?=\S)")  # "3.14" and "e.g.," do not end one
+SENTENCE_END = re.compile(r"(?:[.!?。！？]+[\"')\]]*\s+|\n\s*)(?=\S)")  # "3.14" and "e.g.," do not end one
 
 
 @register_segmenter("sentence")

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rredcot_plugin as rr
+from rredcot_plugin.testing import check_segmenter
 from tests.unit.reference import pieces, text_rollouts
 
 TEXT = "Let me think.\n1 + 2 = 3\n\nBut wait. So 4.\n#### 4"
@@ -97,10 +98,132 @@ def test_a_multi_byte_character_is_never_split() -> None:
     assert segments.segment_ids.tolist() == [[0, 0, 0, 0, 1]]
 
 
+def cut(name: str, text: str, **options: object) -> list[str]:
+    """``text`` in pieces, with an entropy that peaks (at 5 nats) at every capital letter."""
+    surprise = torch.tensor([[5.0 if char.isupper() else 0.01 * (i % 7) for i, char in enumerate(text)]])
+    rollouts = text_rollouts([text], entropies=surprise, log_probs=-surprise)
+    return pieces(rollouts, rr.get_segmenter(name, **options)(rollouts))
+
+
+def test_paragraph_and_sentence() -> None:
+    text = "It is 3.14, e.g. so. And?\nthen\n\n  New one! #### 4"
+    assert cut("paragraph", text) == ["It is 3.14, e.g. so. And?\nthen\n\n  ", "New one! ", "#### 4"]
+    assert cut("sentence", text) == ["It is 3.14, e.g. ", "so. ", "And?\n", "then\n\n  ", "New one! ", "#### 4"]
+
+
+def test_keyword_wants_the_start_of_a_sentence() -> None:
+    assert cut("keyword", "We add. Wait, But no.\nSo yes") == ["We add. ", "Wait, But no.\n", "So yes"]
+    assert cut("keyword", "We add. Wait, no. Oh", keywords=["Oh"]) == ["We add. Wait, no. ", "Oh"]
+
+
+def test_entropy_cuts_before_forking_tokens() -> None:
+    assert cut("entropy", "aaaaaaaaaaBaaaaaaaaaCaaaa", quantile=0.95) == ["aaaaaaaaaa", "Baaaaaaaaa", "Caaaa"]
+
+
+def test_newline_entropy_keeps_the_least_sure_line_ends() -> None:
+    text = "a\nb\nC\nd\nE\nf"
+    assert cut("newline_entropy", text, target_segments=3) == ["a\nb\n", "C\nd\n", "E\nf"]
+
+
+def test_probability_counts_improbable_tokens() -> None:
+    assert cut("probability", "aXbXcXdXeXf", interval=2) == ["aXb", "XcXd", "XeXf"]
+
+
+def test_think_answer() -> None:
+    assert cut("think_answer", "a\nb. c</think>\nit is 4") == ["a\nb. c</think>", "\nit is 4"]
+    assert cut("think_answer", "a\nb. c") == ["a\nb. c"]
+    assert cut("think_answer", "a #### b", answer_markers=["boxed"]) == ["a #### b"]
+
+
+def test_turns_are_parted_by_the_mask() -> None:
+    mask = torch.tensor([[True, True, False, False, True, False, True, True]])
+    rollouts = rr.Rollouts(torch.zeros(1, 8, dtype=torch.int64), mask, torch.zeros(1, 8), [0])
+    assert rr.get_segmenter("turn")(rollouts).segment_ids.tolist() == [[0, 0, -1, -1, 1, -1, 2, 2]]
+
+
+def test_code_cuts_at_definitions_and_blank_lines_inside_fences() -> None:
+    code = [
+        "```python\nimport os\n\n",
+        "@cache\ndef f(x):\n    if x:\n        return 1\n    return 2\n\n",
+        "class A:\n",
+        "    def g(self): pass\n",
+        "print(1)\n```",
+    ]
+    text = "We try. It works:\n" + "".join(code) + "\nDone. Yes."
+    assert cut("code", text) == ["We try. ", "It works:\n", *code[:-1], code[-1] + "\n", "Done. ", "Yes."]
+
+
+def test_code_takes_an_unfinished_fence() -> None:
+    assert cut("code", "So:\n```\na = 1\n\nb = 2") == ["So:\n", "```\na = 1\n\n", "b = 2"]
+
+
+def test_adaptive_finds_a_change_of_level() -> None:
+    calm, unsure = torch.full((1, 64), 0.1), torch.full((1, 64), 2.0)
+    surprise = torch.cat([calm, unsure, calm], dim=1) + 0.05 * torch.rand(1, 192)
+    rollouts = text_rollouts(["a" * 192], entropies=surprise)
+    lengths = [len(piece) for piece in pieces(rollouts, rr.get_segmenter("adaptive")(rollouts))]
+    assert lengths == [64, 64, 64]
+
+
+def test_adaptive_without_ruptures_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rredcot_plugin.segmenters.adaptive.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"rredcot\[adaptive\]"):
+        rr.get_segmenter("adaptive")
+
+
+@pytest.mark.parametrize("name", rr.list_segmenters())
+def test_every_segmenter_conforms(name: str) -> None:
+    check_segmenter(rr.get_segmenter(name))
+    if name != "none":
+        check_segmenter(rr.get_segmenter(name, min_segment_tokens=3, max_segments=4))
+
+
+class Careless:
+    """Cuts rows of one batch by the longest of them, masked tokens included."""
+
+    def __call__(self, rollouts: rr.Rollouts) -> rr.Segments:
+        ids = torch.zeros_like(rollouts.token_ids)
+        return rr.Segments(ids, torch.ones(len(ids), dtype=torch.int64))
+
+
+class Greedy:
+    """Halves every row by its column, and so depends on padding."""
+
+    def __call__(self, rollouts: rr.Rollouts) -> rr.Segments:
+        half = torch.arange(rollouts.token_ids.shape[1]) >= rollouts.token_ids.shape[1] // 2
+        raw = torch.where(rollouts.response_mask, half.long(), -1)
+        first = torch.where(raw >= 0, raw, 9).amin(dim=1, keepdim=True)
+        ids = torch.where(raw >= 0, raw - first, -1)
+        return rr.Segments(ids, ids.amax(dim=1) + 1)
+
+
+def test_the_checker_names_what_is_wrong() -> None:
+    with pytest.raises(AssertionError, match="is masked and has a segment"):
+        check_segmenter(Careless())
+    with pytest.raises(AssertionError, match=r"character|padding|alone|reordering"):
+        check_segmenter(Greedy())
+
+
+def test_bad_options_are_named() -> None:
+    for name, key, value in (
+        ("entropy", "quantile", 1.5),
+        ("probability", "threshold", "high"),
+        ("probability", "interval", 0),
+        ("newline_entropy", "target_segments", 0),
+        ("keyword", "keywords", "Wait"),
+        ("sentence", "answer_markers", ["boxd"]),
+        ("adaptive", "penalty", 0),
+        ("adaptive", "bin_tokens", 0),
+        ("fixed", "tokens", True),
+    ):
+        with pytest.raises(ValueError, match=key):
+            rr.get_segmenter(name, **{key: value})
+
+
 @settings(deadline=None)
 @given(
-    st.lists(st.text(alphabet="ab.\n #W€\u202e", max_size=40), min_size=1, max_size=4),
-    st.sampled_from(["none", "fixed", "newline", "hybrid"]),
+    st.lists(st.text(alphabet="ab.\n #W€\u202e`@ef ", max_size=40), min_size=1, max_size=4),
+    st.sampled_from(["none", "fixed", "newline", "hybrid", "paragraph", "sentence", "keyword", "code", "turn"]),
     st.integers(1, 5),
     st.integers(1, 5),
 )
@@ -121,8 +244,13 @@ def test_ten_thousand_newlines_are_linear_enough() -> None:
     assert int(segments.num_segments[0]) == 64
 
 
-def test_text_segmenters_ask_for_texts() -> None:
+def test_segmenters_ask_for_what_they_read() -> None:
     rollouts = rr.Rollouts(torch.zeros(1, 2, dtype=torch.int64), torch.ones(1, 2).bool(), torch.zeros(1, 2), [0])
-    for name in ("newline", "hybrid"):
+    for name in ("newline", "hybrid", "code", "think_answer"):
         with pytest.raises(ValueError, match="texts and token_offsets"):
             rr.get_segmenter(name)(rollouts)
+    for name in ("entropy", "adaptive"):
+        with pytest.raises(ValueError, match="entropies or log_probs"):
+            rr.get_segmenter(name)(rollouts)
+    with pytest.raises(ValueError, match="log_probs"):
+        rr.get_segmenter("probability")(rollouts)
