@@ -8,8 +8,10 @@ verl's custom_cls form); the last two need no import beforehand, so they work in
 from __future__ import annotations
 
 import difflib
+import hashlib
 import importlib
 import importlib.util
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -104,12 +106,24 @@ class Registry:
         path = Path(str(entry["path"])).expanduser()
         if not path.is_file():
             raise ValueError(f"{self.kind} file {str(path)!r}: no such file")
-        spec = importlib.util.spec_from_file_location(f"rredcot_custom_{path.stem}", path)
+        return self._attribute(self._module_of(path), str(entry["name"]), str(path))
+
+    def _module_of(self, path: Path) -> Any:
+        """The file as a module, executed once a process."""
+        name = f"rredcot_custom_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
+        if name in sys.modules:
+            return sys.modules[name]
+        spec = importlib.util.spec_from_file_location(name, path)
         if spec is None or spec.loader is None:
             raise ValueError(f"{self.kind} file {str(path)!r}: not a Python file")
         module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return self._attribute(module, str(entry["name"]), str(path))
+        sys.modules[name] = module  # dataclasses and pickle look their module up there
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+        return module
 
     def _attribute(self, module: Any, attribute: str, path: str) -> Factory:
         factory = getattr(module, attribute, None)

@@ -57,10 +57,10 @@ def check_keywords(keywords: Sequence[str]) -> None:
 def keyword_cuts(trace: Trace, keywords: Sequence[str]) -> np.ndarray:
     """The token that holds the first character of every keyword at the start of a sentence or line."""
     assert trace.text is not None
-    return trace.tokens_at([found.start() for found in _marker(tuple(keywords)).finditer(trace.text)])
+    return trace.tokens_at([found.start(1) for found in _marker(tuple(keywords)).finditer(trace.text)])
 
 
 @lru_cache(maxsize=8)
 def _marker(keywords: tuple[str, ...]) -> re.Pattern[str]:
     words = "|".join(re.escape(word) for word in keywords)
-    return re.compile(rf"(?:^|(?<=\n)|(?<=[.!?] )|(?<=[.!?]))(?:{words})\b")
+    return re.compile(rf"[\n.!?] ?({words})\b")  # a marker that opens the trace needs no boundary

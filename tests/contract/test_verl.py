@@ -263,6 +263,11 @@ def test_what_the_method_misses_is_warned_of(caplog: pytest.LogCaptureFixture) -
     warn_of_pointless(poor, read_settings(poor))
     assert "rollout.n=1" in caplog.text
     assert "calculate_log_probs=False" in caplog.text
+    blind = verl_config(
+        "actor_rollout_ref.rollout.calculate_log_probs=False", "+algorithm.rredcot.segmenter=entropy"
+    )
+    with pytest.raises(ValueError, match="calculate_log_probs=True"):
+        warn_of_pointless(blind, read_settings(blind))
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,12 @@ def test_max_segments_merges_the_smallest_score_and_keeps_the_answer() -> None:
     assert rr.get_segmenter("newline", max_segments=1)(rollouts).num_segments.tolist() == [1]
 
 
+def test_of_equal_cuts_those_stay_that_leave_even_lengths() -> None:
+    rollouts = text_rollouts(["a\n" * 30 + "b" * 30 + "\n" + "c\n" * 15])
+    lengths = [len(piece) for piece in pieces(rollouts, rr.get_segmenter("newline", max_segments=4)(rollouts))]
+    assert lengths == [30, 30, 31, 30]
+
+
 def test_min_segment_tokens() -> None:
     rollouts = text_rollouts(["a\nbb\nccc\ndddddd\ne"])
     segments = rr.get_segmenter("newline", min_segment_tokens=4)(rollouts)

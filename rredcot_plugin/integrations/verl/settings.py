@@ -16,7 +16,7 @@ from rredcot_plugin.integrations.verl.estimator import NAMES
 logger = logging.getLogger(__name__)
 
 READS_SURPRISE = ("hybrid",)
-"""Segmenters that look at how sure the model was, before the log-prob pass has run."""
+"""Segmenters that look at how sure the model was, before the log-prob pass has run, but can do without."""
 
 
 def is_ours(config: Any) -> bool:
@@ -45,14 +45,26 @@ def read_settings(config: Any) -> RRedCoTConfig:
 
 
 def warn_of_pointless(config: Any, settings: RRedCoTConfig) -> None:
-    """Say what in this run leaves the method without something it needs; the run goes on all the same."""
+    """Say what in this run leaves the method without something it can use; the run goes on all the same.
+
+    Raises:
+        ValueError: the segmenter cannot do without log-probs, and the rollout engine records none.
+    """
     rollout = config.actor_rollout_ref.rollout
     if rollout.n == 1:
         logger.warning(
             "rredcot: actor_rollout_ref.rollout.n=1 leaves no siblings to propose answers or a baseline: only the "
             "ground truth is proposed, and the prior is 0 (GRPO's convention); use n >= 2"
         )
-    if settings.segmenter in READS_SURPRISE and not rollout.calculate_log_probs:
+    if rollout.calculate_log_probs:
+        return
+    needs = set(getattr(settings.build_segmenter(), "needs", ()))
+    if needs & {"surprise", "log_probs"}:
+        raise ValueError(
+            f"algorithm.rredcot.segmenter={settings.segmenter} reads log-probs of the rollout engine: set "
+            "actor_rollout_ref.rollout.calculate_log_probs=True, or take a segmenter that reads texts only"
+        )
+    if settings.segmenter in READS_SURPRISE:
         logger.warning(
             "rredcot: segmenter=%s looks at the surprise of the sampled tokens, which "
             "actor_rollout_ref.rollout.calculate_log_probs=False does not record: every keyword counts now",
