@@ -7,16 +7,20 @@ causal language model. What talks to verl lives in ``rredcot_plugin.integrations
 from typing import TYPE_CHECKING, Any
 
 from rredcot_plugin import segmenters as _segmenters  # noqa: F401  registers
+from rredcot_plugin import shapers as _shapers  # noqa: F401  registers
 from rredcot_plugin.advantages import segment_gae
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.pipeline import assign_credit
 from rredcot_plugin.redistribution import redistribute, spread_to_tokens
 from rredcot_plugin.registry import (
     get_segmenter,
+    get_shaper,
     get_value_estimator,
     list_segmenters,
+    list_shapers,
     list_value_estimators,
     register_segmenter,
+    register_shaper,
     register_value_estimator,
 )
 from rredcot_plugin.types import Credit, Rollouts, Segments
@@ -34,13 +38,16 @@ __all__ = [
     "Segments",
     "assign_credit",
     "get_segmenter",
+    "get_shaper",
     "get_value_estimator",
     "importance_values",
     "list_segmenters",
+    "list_shapers",
     "list_value_estimators",
     "probe_log_probs",
     "redistribute",
     "register_segmenter",
+    "register_shaper",
     "register_value_estimator",
     "segment_gae",
     "spread_to_tokens",

@@ -50,6 +50,8 @@ class RRedCoTConfig:
     dump_every: int = 1
 
     def __post_init__(self) -> None:
+        if isinstance(self.shapers, str):
+            raise ValueError(f"shapers={self.shapers!r}: expected a list of names, or of {{name, options}}")
         object.__setattr__(self, "shapers", tuple(self.shapers))
         self._one_of("proposals", PROPOSALS)
         self._one_of("calibrate", CALIBRATIONS)
@@ -102,8 +104,7 @@ class RRedCoTConfig:
         config = cls(**dict(mapping))
         config.build_segmenter()
         config.build_value_estimator()
-        for shaper in config.shapers:
-            SHAPERS.factory(shaper if isinstance(shaper, str) else str(shaper["name"]))
+        config.build_shapers()
         return config
 
     def build_segmenter(self) -> Any:
@@ -111,3 +112,14 @@ class RRedCoTConfig:
 
     def build_value_estimator(self) -> Any:
         return VALUE_ESTIMATORS.get(self.value_estimator, **self.value_kwargs)
+
+    def build_shapers(self) -> list[Any]:
+        return [_shaper(entry) for entry in self.shapers]
+
+
+def _shaper(entry: str | Mapping[str, Any]) -> Any:
+    if isinstance(entry, str):
+        return SHAPERS.get(entry)
+    if not isinstance(entry, Mapping) or set(entry) - {"name", "options"} or "name" not in entry:
+        raise ValueError(f"shapers: expected a name or {{name, options}}, got {entry!r}")
+    return SHAPERS.get(entry["name"], **entry.get("options", {}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,7 +18,6 @@ from rredcot_plugin.advantages import (
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.groups import GroupStats, group_stats
 from rredcot_plugin.redistribution import redistribute, segment_rewards, spread_to_tokens
-from rredcot_plugin.registry import SHAPERS
 from rredcot_plugin.types import Credit, Rollouts, Segments, check_finite, check_shape
 from rredcot_plugin.values.base import Probed
 from rredcot_plugin.values.calibration import LabelledStates, OutcomeCalibrator, fold_of_groups
@@ -76,13 +76,33 @@ def assign_credit(
     values = torch.where(segments.exists & finite[:, None], values, 0.0)
 
     deltas = redistribute(values, outcome, segments.num_segments)
-    for shaper in config.shapers:
-        name, options = (shaper, {}) if isinstance(shaper, str) else (shaper["name"], shaper.get("options", {}))
-        deltas = SHAPERS.get(name, **options)(deltas, segments, outcome, stats)
+    for shaper in config.build_shapers():
+        deltas, residual = _shaped(shaper, deltas, segments, outcome, stats)
+        report["rredcot/credit/shaping_residual/max"] = max(
+            residual, report.get("rredcot/credit/shaping_residual/max", 0.0)
+        )
     rewards = segment_rewards(deltas, values)
     per_segment, advantages = _advantages(config, segments, values, deltas, outcome, finite, stats)
     report |= metric.credit_metrics(segments, values, deltas, rewards, outcome, per_segment)
     return Credit(advantages, advantages.clone(), segments, values, rewards, report)
+
+
+def _shaped(
+    shaper: Callable[..., torch.Tensor],
+    deltas: torch.Tensor,
+    segments: Segments,
+    outcome: torch.Tensor,
+    stats: GroupStats,
+) -> tuple[torch.Tensor, float]:
+    """Deltas after one shaper; what it changed of a trace's sum goes to the answer segment, and is returned."""
+    shaped = shaper(deltas, segments, outcome, stats)
+    check_shape(f"deltas of shaper {type(shaper).__name__}", shaped, deltas.shape)
+    check_finite(f"deltas of shaper {type(shaper).__name__}", shaped, segments.exists)
+    shaped = torch.where(segments.exists, shaped, 0.0)
+    missing = deltas.sum(dim=1) - shaped.sum(dim=1)
+    last = (segments.num_segments - 1).clamp(min=0)[:, None]
+    missing = torch.where(segments.num_segments > 0, missing, 0.0)
+    return shaped.scatter_add(1, last, missing[:, None]), float(missing.abs().max())
 
 
 def _advantages(

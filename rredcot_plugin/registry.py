@@ -25,6 +25,14 @@ def nearest(name: str, known: list[str]) -> str:
     return f" Did you mean {match[0]!r}?" if match else ""
 
 
+def check_number(key: str, value: Any, low: float, high: float = float("inf")) -> None:
+    """Raise ``ValueError`` unless ``value`` is a finite number in [low, high]."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) != float("inf")
+    if not is_number or not low <= value <= high:
+        above = f"from {low:g}" + ("" if high == float("inf") else f" to {high:g}")
+        raise ValueError(f"{key}={value!r}: allowed are numbers {above}")
+
+
 class Registry:
     """Names to factories, with errors that say what exists.
 
@@ -138,7 +146,10 @@ SHAPERS = Registry("shaper")
 
 register_segmenter = SEGMENTERS.register
 register_value_estimator = VALUE_ESTIMATORS.register
+register_shaper = SHAPERS.register
 list_segmenters = SEGMENTERS.names
 list_value_estimators = VALUE_ESTIMATORS.names
+list_shapers = SHAPERS.names
 get_segmenter = SEGMENTERS.get
 get_value_estimator = VALUE_ESTIMATORS.get
+get_shaper = SHAPERS.get

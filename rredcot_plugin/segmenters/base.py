@@ -58,12 +58,6 @@ class CutSegmenter:
                 raise ValueError(f"{type(self).__name__}: expected Rollouts with {expected}, got None")
 
 
-def check_share(key: str, value: float) -> None:
-    """Raise ``ValueError`` unless ``value`` lies in [0, 1]."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= 1.0:
-        raise ValueError(f"{key}={value!r}: allowed are numbers from 0 to 1")
-
-
 def check_count(key: str, value: int) -> None:
     """Raise ``ValueError`` unless ``value`` is a whole number from 1."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from rredcot_plugin.registry import register_segmenter
+from rredcot_plugin.registry import check_number, register_segmenter
 from rredcot_plugin.segmenters.assemble import Trace
-from rredcot_plugin.segmenters.base import CutSegmenter, check_share
+from rredcot_plugin.segmenters.base import CutSegmenter
 
 
 @register_segmenter("entropy")
@@ -29,7 +29,7 @@ class EntropySegmenter(CutSegmenter):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_share("quantile", self.quantile)
+        check_number("quantile", self.quantile, 0.0, 1.0)
 
     def propose(self, trace: Trace) -> tuple[np.ndarray, np.ndarray]:
         assert trace.surprise is not None

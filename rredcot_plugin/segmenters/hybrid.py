@@ -8,9 +8,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from rredcot_plugin.registry import register_segmenter
+from rredcot_plugin.registry import check_number, register_segmenter
 from rredcot_plugin.segmenters.assemble import Trace
-from rredcot_plugin.segmenters.base import CutSegmenter, check_count, check_share
+from rredcot_plugin.segmenters.base import CutSegmenter, check_count
 from rredcot_plugin.segmenters.keyword import KEYWORDS, check_keywords, keyword_cuts
 from rredcot_plugin.segmenters.sentence import sentence_cuts
 
@@ -37,7 +37,7 @@ class HybridSegmenter(CutSegmenter):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_keywords(self.keywords)
-        check_share("quantile", self.quantile)
+        check_number("quantile", self.quantile, 0.0, 1.0)
         check_count("max_stretch_tokens", self.max_stretch_tokens)
 
     def propose(self, trace: Trace) -> tuple[np.ndarray, np.ndarray]:

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from rredcot_plugin.registry import register_segmenter
+from rredcot_plugin.registry import check_number, register_segmenter
 from rredcot_plugin.segmenters.assemble import Trace
-from rredcot_plugin.segmenters.base import CutSegmenter, check_count, check_share
+from rredcot_plugin.segmenters.base import CutSegmenter, check_count
 
 
 @register_segmenter("probability")
@@ -31,7 +31,7 @@ class ProbabilitySegmenter(CutSegmenter):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_share("threshold", self.threshold)
+        check_number("threshold", self.threshold, 0.0, 1.0)
         check_count("interval", self.interval)
 
     def propose(self, trace: Trace) -> tuple[np.ndarray, np.ndarray]:
