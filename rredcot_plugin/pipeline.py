@@ -19,7 +19,7 @@ from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.groups import GroupStats, group_stats
 from rredcot_plugin.redistribution import redistribute, segment_rewards, spread_to_tokens
 from rredcot_plugin.types import Credit, Rollouts, Segments, check_finite, check_shape
-from rredcot_plugin.values.base import Probed
+from rredcot_plugin.values.base import NO_PROBES, Probed
 from rredcot_plugin.values.calibration import LabelledStates, OutcomeCalibrator, fold_of_groups
 from rredcot_plugin.values.features import boundary_features
 
@@ -49,7 +49,8 @@ def assign_credit(
         segments: a partition to use instead of the configured segmenter's.
         values: V̂ of every state, taken as they are (no prior, no calibration).
         probed: log-probs of the proposals at the boundaries, from which the estimator makes values.
-            Without ``values`` and ``probed`` a boundary starts out at the mean of its group.
+            Without ``values`` and ``probed`` a boundary starts out at the mean of its group, unless the
+            estimator runs without probes.
         calibrator: keeps the fit of past steps; None calibrates on this batch alone.
 
     Raises:
@@ -143,9 +144,11 @@ def _estimate(
     prior = stats.others_mean if config.leave_one_out else stats.mean
     values = prior[:, None].expand(-1, segments.max_segments).clone()
     known = torch.zeros_like(finite)
+    estimator = config.build_value_estimator()
     if probed is not None:
         check_shape("probed.log_pi", probed.log_pi[:, :, 0], values.shape)
-        estimate = config.build_value_estimator()(probed, clip=config.clip)
+    if probed is not None or estimator.proposes == NO_PROBES:
+        estimate = estimator(probed, clip=config.clip, rollouts=rollouts, segments=segments)
         known = estimate.known
         values = torch.where(known[:, None], estimate.values, values)
     raw = values

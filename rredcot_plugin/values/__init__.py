@@ -3,11 +3,20 @@
 Importing this package registers the estimators that ship with it.
 """
 
+from rredcot_plugin.values.confidence import ConfidenceEstimator
 from rredcot_plugin.values.importance import (
+    GroundTruthEstimator,
     OwnRatioEstimator,
     SelfNormalizedEstimator,
     SupportEstimator,
     importance_values,
 )
 
-__all__ = ["OwnRatioEstimator", "SelfNormalizedEstimator", "SupportEstimator", "importance_values"]
+__all__ = [
+    "ConfidenceEstimator",
+    "GroundTruthEstimator",
+    "OwnRatioEstimator",
+    "SelfNormalizedEstimator",
+    "SupportEstimator",
+    "importance_values",
+]

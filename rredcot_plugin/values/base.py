@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
+
+from rredcot_plugin.types import Rollouts, Segments
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -33,10 +35,22 @@ class Estimate:
     known: Bool[Tensor, " B"]
 
 
+OWN, TRUTH, NO_PROBES = "own", "ground_truth", "nothing"
+FROM_OTHERS = ("group", "group_all")
+
+
 class ValueEstimator(Protocol):
-    """``proposes`` says whose answers are probed: ``group`` (rewarded ones), ``group_all`` or ``own``."""
+    """``proposes`` says whose answers are probed: ``group`` (its rewarded ones), ``group_all``, ``own``,
+    ``ground_truth`` (the data set's), or ``nothing``: then ``probed`` is None and no probe runs."""
 
     proposes: str
     max_proposals: int
 
-    def __call__(self, probed: Probed, *, clip: float | None = None, **_: Any) -> Estimate: ...
+    def __call__(
+        self,
+        probed: Probed | None,
+        *,
+        clip: float | None = None,
+        rollouts: Rollouts | None = None,
+        segments: Segments | None = None,
+    ) -> Estimate: ...

@@ -48,7 +48,7 @@ def boundary_features(
     others = (stats.count - 1).clamp(min=0)
     smoothed = (unit_others_mean * others + 0.5) / (others + 1)
     real = rollouts.response_mask
-    position = _exclusive_sum(real.float(), before)
+    position = exclusive_sum(real.float(), before)
     S = segments.max_segments
     number = torch.arange(S, device=real.device).float().expand(len(before), S)
     columns = [
@@ -68,7 +68,7 @@ def _signal_features(
     """Running statistics of a per-token signal over the prefix: log-probs in full, entropies in short."""
     if signal is None:
         return [torch.zeros_like(position)] * (5 if lowest else 2)
-    total = _exclusive_sum(torch.where(real, signal.float(), 0.0), before)
+    total = exclusive_sum(torch.where(real, signal.float(), 0.0), before)
     mean = total / position.clamp(min=1)
     extreme = _exclusive_extreme(signal.float(), real, before, lowest=lowest)
     if not lowest:
@@ -77,7 +77,7 @@ def _signal_features(
     return [total, mean, extreme, last_total, _last_segment_min(signal.float(), real, before)]
 
 
-def _exclusive_sum(x: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+def exclusive_sum(x: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
     """Σ of the columns < before."""
     padded = torch.nn.functional.pad(x.double().cumsum(dim=1), (1, 0))
     return padded.gather(1, before).float()

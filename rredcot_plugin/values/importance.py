@@ -14,7 +14,7 @@ import torch
 
 from rredcot_plugin.registry import nearest, register_value_estimator
 from rredcot_plugin.types import check_shape
-from rredcot_plugin.values.base import Estimate, Probed
+from rredcot_plugin.values.base import OWN, TRUTH, Estimate, Probed
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -108,9 +108,17 @@ class SelfNormalizedEstimator(ImportanceEstimator):
     proposes = "group_all"
 
 
+@register_value_estimator("ground_truth")
+class GroundTruthEstimator(ImportanceEstimator):
+    """How probable is the data set's answer, if the model had to answer here? Asks nobody else."""
+
+    kind = "support"
+    proposes = TRUTH
+
+
 @register_value_estimator("own_ratio")
 class OwnRatioEstimator(ImportanceEstimator):
     """The trace's own answer alone: R times how much of its final probability it already has."""
 
     kind = "own_ratio"
-    proposes = "own"
+    proposes = OWN

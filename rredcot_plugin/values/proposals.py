@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from rredcot_plugin.groups import group_index
+from rredcot_plugin.values.base import FROM_OTHERS, OWN, TRUTH
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -51,7 +52,7 @@ def build_proposals(
     rollout's own reward does not count, so an answer that only it gave is not proposed to it. Answers
     given most often come first, and ``max_proposals`` cuts the rest. A rollout with nothing to propose
     gets the ground truth with ``ground_truth_utility`` where ``allowed`` permits it, else nothing. Rollouts
-    whose outcome is not finite propose nothing.
+    whose outcome is not finite propose nothing. What ``proposes`` may be stands with ``ValueEstimator``.
     """
     scores = outcomes.double().tolist()
     finite = torch.isfinite(outcomes).tolist()
@@ -62,7 +63,7 @@ def build_proposals(
             given[index[row]][answer].append(row)
 
     def from_group(row: int) -> list[tuple[str, float]]:
-        if proposes == "own":
+        if proposes == OWN:
             own = answers[row]
             return [(own, scores[row])] if own is not None and finite[row] else []
         found = []
@@ -73,13 +74,13 @@ def build_proposals(
                 found.append((-len(others), answer, utility))
         return [(answer, utility) for _, answer, utility in sorted(found)[:max_proposals]]
 
+    asks_group = proposes == OWN or (proposes in FROM_OTHERS and allowed != "ground_truth")
+    takes_truth = proposes == TRUTH or (proposes in FROM_OTHERS and allowed != "group")
     chosen, source = [], []
     for row in range(len(answers)):
-        picks = from_group(row) if allowed != "ground_truth" or proposes == "own" else []
+        picks = from_group(row) if asks_group else []
         truth = ground_truths[row] if ground_truths is not None else None
-        fallback = (
-            not picks and allowed != "group" and proposes != "own" and truth is not None and str(truth).strip()
-        )
+        fallback = not picks and takes_truth and truth is not None and str(truth).strip()
         source.append(FROM_GROUP if picks else FROM_GROUND_TRUTH if fallback else NOTHING)
         chosen.append([(str(truth).strip(), ground_truth_utility)] if fallback else picks)
     return _pack(chosen, source)

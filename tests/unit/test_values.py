@@ -248,3 +248,25 @@ def test_calibrated_credit_is_finite_and_within_the_rewards(seed: int) -> None:
     assert torch.isfinite(credit.advantages).all()
     assert credit.values.min() >= 0
     assert credit.values.max() <= 1
+
+
+def test_ground_truth_proposes_nothing_else() -> None:
+    found = propose(["a", "b"], [1.0, 0.0], truths=["t", ""], proposes="ground_truth", allowed="group")
+    assert found.answers == [["t"], []]
+    assert found.source == [1, 2]
+    assert propose(["a", "b"], [1.0, 0.0], truths=["t", "t"], proposes="nothing").answers == [[], []]
+
+
+def test_confidence_is_the_geometric_mean_probability_so_far() -> None:
+    mask = torch.tensor([[True, False, True, True, True]])
+    log_probs = torch.tensor([[0.5, 0.9, 0.8, 0.1, 0.2]]).log()
+    rollouts = rr.Rollouts(torch.zeros(1, 5, dtype=torch.int64), mask, torch.zeros(1, 5), [0], log_probs=log_probs)
+    segments = rr.get_segmenter("fixed", tokens=2)(rollouts)
+    estimate = rr.get_value_estimator("confidence")(None, rollouts=rollouts, segments=segments)
+    assert estimate.values[0].tolist() == pytest.approx([1.0, (0.5 * 0.8) ** 0.5])
+    assert bool(estimate.known.all())
+    options = {"segmenter": "fixed", "segmenter_kwargs": {"tokens": 2}, "calibrate": "none"}
+    credit = rr.assign_credit(rollouts, rr.RRedCoTConfig(**options, value_estimator="confidence"))
+    assert float(credit.values[0, 1]) == pytest.approx(0.4**0.5)
+    blind = rr.Rollouts(rollouts.token_ids, mask, rollouts.rewards, [0])
+    assert not rr.get_value_estimator("confidence")(None, rollouts=blind, segments=segments).known.any()
