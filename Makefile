@@ -10,11 +10,11 @@ PIP_FLAGS := --quiet --disable-pip-version-check
 # Tests that start Ray leave the second core to it.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help env env-vllm demo test test-unit test-contract test-e2e test-vllm lint types format bench-probes clean
+.PHONY: help env env-vllm demo test test-unit test-contract test-e2e test-vllm mutants lint types format bench-probes clean
 
 help:
 	@sed -n 's/^# //p;s/^## //p' Makefile | head -2
-	@echo "targets: env env-vllm demo test test-unit test-contract test-e2e test-vllm lint types format bench-probes clean"
+	@echo "targets: env env-vllm demo test test-unit test-contract test-e2e test-vllm mutants lint types format bench-probes clean"
 
 env: $(VENV)/.installed
 env-vllm: $(VENV_VLLM)/.installed
@@ -53,6 +53,9 @@ test-e2e: env
 
 test-vllm: env-vllm
 	$(VENV_VLLM)/bin/python -m pytest -m vllm tests
+
+mutants: env
+	$(BIN)/python tests/mutants.py
 
 lint: env
 	$(BIN)/ruff check .

@@ -270,3 +270,29 @@ def test_confidence_is_the_geometric_mean_probability_so_far() -> None:
     assert float(credit.values[0, 1]) == pytest.approx(0.4**0.5)
     blind = rr.Rollouts(rollouts.token_ids, mask, rollouts.rewards, [0])
     assert not rr.get_value_estimator("confidence")(None, rollouts=blind, segments=segments).known.any()
+
+
+@pytest.mark.parametrize("calibrate", ["none", "outcome"])
+def test_values_do_not_depend_on_the_rollouts_own_reward(calibrate: str) -> None:
+    """What makes V̂ a baseline: a function of the prefix and of other rollouts (method.md, section 2)."""
+    generator = torch.Generator().manual_seed(3)
+    rewards = torch.zeros(12, 9)
+    rewards[:, -1] = (torch.rand(12, generator=generator) > 0.5).float()
+    log_probs = -torch.rand(12, 9, generator=generator)
+
+    def values(last: float) -> torch.Tensor:
+        changed = rewards.clone()
+        changed[4, -1] = last
+        rollouts = rr.Rollouts(
+            torch.zeros(12, 9, dtype=torch.int64),
+            torch.ones(12, 9).bool(),
+            changed,
+            [i % 3 for i in range(12)],
+            log_probs=log_probs,
+        )
+        options = {"segmenter": "fixed", "segmenter_kwargs": {"tokens": 3}, "calibrate": calibrate}
+        return rr.assign_credit(rollouts, rr.RRedCoTConfig(**options)).values
+
+    right, wrong = values(1.0), values(0.0)
+    assert torch.allclose(right[4], wrong[4], atol=1e-4)
+    assert not torch.allclose(right[7], wrong[7], atol=1e-4), "a sibling's baseline does"
