@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from rredcot_plugin.registry import SEGMENTERS, SHAPERS, VALUE_ESTIMATORS, nearest
+from rredcot_plugin.registry import SEGMENTERS, SHAPERS, VALUE_ESTIMATORS, check_count, nearest
 
 PROPOSALS = ("group", "ground_truth", "group_or_ground_truth")
 CALIBRATIONS = ("none", "outcome")
@@ -66,9 +66,7 @@ class RRedCoTConfig:
         if self.clip is not None:
             self._number("clip", 0.0, math.inf)
         for key in ("max_probe_tokens", "dump_every"):
-            value = getattr(self, key)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{key}={value!r}: allowed are whole numbers from 1")
+            check_count(key, getattr(self, key))
         for key in ("bridge", "terminator"):
             if not isinstance(getattr(self, key), str):
                 raise ValueError(f"{key}={getattr(self, key)!r}: allowed is a text, or 'auto'")

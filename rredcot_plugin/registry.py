@@ -33,6 +33,12 @@ def check_number(key: str, value: Any, low: float, high: float = float("inf")) -
         raise ValueError(f"{key}={value!r}: allowed are numbers {above}")
 
 
+def check_count(key: str, value: int) -> None:
+    """Raise ``ValueError`` unless ``value`` is a whole number from 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{key}={value!r}: allowed are whole numbers from 1")
+
+
 class Registry:
     """Names to factories, with errors that say what exists.
 

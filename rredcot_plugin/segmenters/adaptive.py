@@ -8,9 +8,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from rredcot_plugin.registry import register_segmenter
+from rredcot_plugin.registry import check_count, register_segmenter
 from rredcot_plugin.segmenters.assemble import Trace
-from rredcot_plugin.segmenters.base import CutSegmenter, check_count
+from rredcot_plugin.segmenters.base import CutSegmenter
 
 
 @register_segmenter("adaptive")

@@ -8,6 +8,7 @@ where the answer begins.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -46,6 +47,11 @@ class Trace:
         assert self.spans is not None
         return np.searchsorted(self.spans[:, 0], np.asarray(chars, dtype=np.int64), side="left")
 
+    def tokens_behind(self, pattern: re.Pattern[str]) -> NDArray[np.int64]:
+        """The token that follows each match of a pattern in the text."""
+        assert self.text is not None
+        return self.tokens_from([found.end() for found in pattern.finditer(self.text)])
+
     def tokens_at(self, chars: Sequence[int]) -> NDArray[np.int64]:
         """For each character the first token that reaches beyond it: the one that holds it."""
         assert self.spans is not None
@@ -59,13 +65,6 @@ Proposer = Callable[[Trace], "tuple[NDArray[np.int64], NDArray[np.float64]]"]
 def cuts_at(cuts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Cuts that are all worth the same."""
     return cuts, np.ones(len(cuts))
-
-
-def check_limits(min_segment_tokens: int, max_segments: int) -> None:
-    """Raise ``ValueError`` unless both limits are whole numbers from 1."""
-    for key, value in (("min_segment_tokens", min_segment_tokens), ("max_segments", max_segments)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"{key}={value!r}: allowed are whole numbers from 1")
 
 
 def segment(

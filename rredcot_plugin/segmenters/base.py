@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from rredcot_plugin.answers import MARKERS
-from rredcot_plugin.segmenters.assemble import Trace, check_limits, segment
+from rredcot_plugin.registry import check_count
+from rredcot_plugin.segmenters.assemble import Trace, segment
 from rredcot_plugin.types import Rollouts, Segments
 
 if TYPE_CHECKING:
@@ -35,8 +36,12 @@ class CutSegmenter:
     needs: ClassVar[tuple[str, ...]] = ("texts",)
     """Fields of ``Rollouts`` that must be there; ``surprise`` stands for entropies or log_probs."""
 
+    uses: ClassVar[tuple[str, ...]] = ()
+    """Fields that are read where they are there, and done without where not."""
+
     def __post_init__(self) -> None:
-        check_limits(self.min_segment_tokens, self.max_segments)
+        check_count("min_segment_tokens", self.min_segment_tokens)
+        check_count("max_segments", self.max_segments)
         unknown = set(self.answer_markers) - set(MARKERS)
         if unknown or isinstance(self.answer_markers, str):
             raise ValueError(f"answer_markers={self.answer_markers!r}: allowed are lists of {', '.join(MARKERS)}")
@@ -47,7 +52,12 @@ class CutSegmenter:
 
     def __call__(self, rollouts: Rollouts) -> Segments:
         self.check(rollouts)
-        return segment(rollouts, self.propose, self.min_segment_tokens, self.max_segments, self.answer_markers)
+        return segment(rollouts, self.propose, self.min_segment_tokens, self.most_segments, self.answer_markers)
+
+    @property
+    def most_segments(self) -> int:
+        """The greatest number of segments a trace."""
+        return self.max_segments
 
     def check(self, rollouts: Rollouts) -> None:
         """Raise ``ValueError`` if the rollouts lack something that this segmenter reads."""
@@ -56,9 +66,3 @@ class CutSegmenter:
             if all(getattr(rollouts, field) is None for field in fields):
                 expected = "texts and token_offsets" if name == "texts" else " or ".join(fields)
                 raise ValueError(f"{type(self).__name__}: expected Rollouts with {expected}, got None")
-
-
-def check_count(key: str, value: int) -> None:
-    """Raise ``ValueError`` unless ``value`` is a whole number from 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{key}={value!r}: allowed are whole numbers from 1")

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 
-from rredcot_plugin.registry import check_number, register_segmenter
+from rredcot_plugin.registry import check_count, check_number, register_segmenter
 from rredcot_plugin.segmenters.assemble import Trace
-from rredcot_plugin.segmenters.base import CutSegmenter, check_count
+from rredcot_plugin.segmenters.base import CutSegmenter
 from rredcot_plugin.segmenters.keyword import KEYWORDS, check_keywords, keyword_cuts
-from rredcot_plugin.segmenters.sentence import sentence_cuts
+from rredcot_plugin.segmenters.sentence import SENTENCE_END
 
 
 @register_segmenter("hybrid")
@@ -34,6 +35,8 @@ class HybridSegmenter(CutSegmenter):
     quantile: float = 0.8
     max_stretch_tokens: int = 256
 
+    uses: ClassVar[tuple[str, ...]] = ("surprise",)
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_keywords(self.keywords)
@@ -46,7 +49,7 @@ class HybridSegmenter(CutSegmenter):
         cuts = cuts[(cuts > 0) & (cuts < trace.length)]
         level = np.quantile(trace.surprise, self.quantile) if trace.surprise is not None else 0.0
         cuts = cuts[score[cuts] >= level]
-        ends = np.unique(sentence_cuts(trace))
+        ends = np.unique(trace.tokens_behind(SENTENCE_END))
         ends = ends[(ends > 0) & (ends < trace.length)]
         added = _split_long(cuts.tolist(), ends, score, trace.length, self.max_stretch_tokens)
         chosen = np.union1d(cuts, np.array(added, dtype=np.int64))

@@ -20,10 +20,4 @@ class NewlineSegmenter(CutSegmenter):
     """A segment is a line, blank lines counted to the line before. The token that holds the line end closes it."""
 
     def propose(self, trace: Trace) -> tuple[np.ndarray, np.ndarray]:
-        return cuts_at(line_cuts(trace))
-
-
-def line_cuts(trace: Trace) -> np.ndarray:
-    """The token behind every line end."""
-    assert trace.text is not None
-    return trace.tokens_from([found.end() for found in LINE_END.finditer(trace.text)])
+        return cuts_at(trace.tokens_behind(LINE_END))

@@ -7,11 +7,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from rredcot_plugin.registry import register_segmenter
-from rredcot_plugin.segmenters.assemble import Trace, segment
-from rredcot_plugin.segmenters.base import CutSegmenter, check_count
-from rredcot_plugin.segmenters.newline import line_cuts
-from rredcot_plugin.types import Rollouts, Segments
+from rredcot_plugin.registry import check_count, register_segmenter
+from rredcot_plugin.segmenters.assemble import Trace
+from rredcot_plugin.segmenters.base import CutSegmenter
+from rredcot_plugin.segmenters.newline import LINE_END
 
 
 @register_segmenter("newline_entropy")
@@ -36,11 +35,10 @@ class NewlineEntropySegmenter(CutSegmenter):
 
     def propose(self, trace: Trace) -> tuple[np.ndarray, np.ndarray]:
         assert trace.surprise is not None
-        cuts = np.unique(line_cuts(trace))
+        cuts = np.unique(trace.tokens_behind(LINE_END))
         cuts = cuts[cuts < trace.length]
         return cuts, trace.surprise[cuts].astype(np.float64)
 
-    def __call__(self, rollouts: Rollouts) -> Segments:
-        self.check(rollouts)
-        most = min(self.max_segments, self.target_segments)
-        return segment(rollouts, self.propose, self.min_segment_tokens, most, self.answer_markers)
+    @property
+    def most_segments(self) -> int:
+        return min(self.max_segments, self.target_segments)

@@ -20,10 +20,4 @@ class SentenceSegmenter(CutSegmenter):
     """A segment is a sentence or a line, whichever ends first. Full stops count where a space follows."""
 
     def propose(self, trace: Trace) -> tuple[np.ndarray, np.ndarray]:
-        return cuts_at(sentence_cuts(trace))
-
-
-def sentence_cuts(trace: Trace) -> np.ndarray:
-    """The token behind every sentence or line end."""
-    assert trace.text is not None
-    return trace.tokens_from([found.end() for found in SENTENCE_END.finditer(trace.text)])
+        return cuts_at(trace.tokens_behind(SENTENCE_END))

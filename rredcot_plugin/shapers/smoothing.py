@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from rredcot_plugin.groups import GroupStats
-from rredcot_plugin.registry import check_number, register_shaper
+from rredcot_plugin.registry import check_count, check_number, register_shaper
 from rredcot_plugin.types import Segments
 
 if TYPE_CHECKING:
@@ -33,9 +33,7 @@ class Smoothing:
 
     def __post_init__(self) -> None:
         check_number("weight", self.weight, 0.0, 0.5)
-        check_number("sweeps", self.sweeps, 1)
-        if not isinstance(self.sweeps, int):
-            raise ValueError(f"sweeps={self.sweeps!r}: allowed are whole numbers from 1")
+        check_count("sweeps", self.sweeps)
 
     def __call__(
         self, deltas: Float[Tensor, "B S"], segments: Segments, outcome: Float[Tensor, " B"], stats: GroupStats

@@ -37,26 +37,22 @@ vllm_extension.CPUColocateWorkerExtension._update_weights = fail
 def inputs(tmp_path: Path) -> dict[str, str]:
     """A random model with a byte-level tokenizer, a few prompts and a reward: environment of the script."""
     import pandas as pd
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+    from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    alphabet = ["<pad>", "<|im_end|>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    tokenizer = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(alphabet)}, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<|im_end|>")
-    fast.chat_template = "{% for m in messages %}{{ m['content'] }}<|im_end|>{% endfor %}"
-    fast.save_pretrained(tmp_path / "model")
+    from rredcot_plugin.demo.reasoner import build_tokenizer
+
+    tokenizer = build_tokenizer()
+    tokenizer.save_pretrained(tmp_path / "model")
     config = Qwen2Config(
-        vocab_size=len(alphabet),
+        vocab_size=len(tokenizer),
         hidden_size=32,
         intermediate_size=32,
         num_hidden_layers=1,
         num_attention_heads=1,
         num_key_value_heads=1,
         max_position_embeddings=256,
-        eos_token_id=fast.eos_token_id,
-        pad_token_id=fast.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
         bos_token_id=None,
     )
     Qwen2ForCausalLM(config).float().save_pretrained(tmp_path / "model")

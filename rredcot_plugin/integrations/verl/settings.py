@@ -15,9 +15,6 @@ from rredcot_plugin.integrations.verl.estimator import NAMES
 
 logger = logging.getLogger(__name__)
 
-READS_SURPRISE = ("hybrid",)
-"""Segmenters that look at how sure the model was, before the log-prob pass has run, but can do without."""
-
 
 def is_ours(config: Any) -> bool:
     return str(config.algorithm.adv_estimator) in NAMES
@@ -58,13 +55,13 @@ def warn_of_pointless(config: Any, settings: RRedCoTConfig) -> None:
         )
     if rollout.calculate_log_probs:
         return
-    needs = set(getattr(settings.build_segmenter(), "needs", ()))
-    if needs & {"surprise", "log_probs"}:
+    segmenter, signals = settings.build_segmenter(), {"surprise", "log_probs"}
+    if signals & set(getattr(segmenter, "needs", ())):
         raise ValueError(
             f"algorithm.rredcot.segmenter={settings.segmenter} reads log-probs of the rollout engine: set "
             "actor_rollout_ref.rollout.calculate_log_probs=True, or take a segmenter that reads texts only"
         )
-    if settings.segmenter in READS_SURPRISE:
+    if signals & set(getattr(segmenter, "uses", ())):
         logger.warning(
             "rredcot: segmenter=%s looks at the surprise of the sampled tokens, which "
             "actor_rollout_ref.rollout.calculate_log_probs=False does not record: every keyword counts now",
