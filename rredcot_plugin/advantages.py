@@ -52,8 +52,22 @@ def grpo_advantage(outcome: Float[Tensor, " B"], stats: GroupStats, scale: str) 
     return (outcome - stats.mean) / divisor(outcome, stats, scale)
 
 
+def whiten(advantages: Float[Tensor, "B T"], segments: Segments) -> Float[Tensor, "B T"]:
+    """Mean 0 and variance 1 over the unmasked tokens of the batch, as verl's PPO does; 0 where masked.
+
+    A ÷ sqrt(variance + 1e-8) with the sample variance; a single token keeps its distance from the mean, 0.
+    """
+    real = segments.segment_ids >= 0
+    count = real.sum().clamp(min=1)
+    mean = advantages.sum() / count
+    square = torch.where(real, advantages - mean, 0.0).square().sum()
+    scale = (square / (count - 1).clamp(min=1) + 1e-8).rsqrt()
+    return torch.where(real, (advantages - mean) * scale, 0.0)
+
+
 def divisor(outcome: Float[Tensor, " B"], stats: GroupStats, scale: str) -> Float[Tensor, " B"]:
-    """What advantages are divided by: ``group_std`` (GRPO), ``batch_std``, or 1 (``none``: Dr. GRPO)."""
+    """What advantages are divided by: ``group_std`` (GRPO), ``batch_std``, or 1 (``none``: Dr. GRPO; ``whiten``,
+    which works on tokens)."""
     if scale == "group_std":
         return stats.std + EPSILON
     if scale == "batch_std":

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from rredcot_plugin.registry import SEGMENTERS, SHAPERS, VALUE_ESTIMATORS, check_count, nearest
+from rredcot_plugin.registry import SEGMENTERS, SHAPERS, VALUE_ESTIMATORS, check_count, check_number, nearest
+from rredcot_plugin.values.base import scores_read
+from rredcot_plugin.values.calibration import OutcomeCalibrator
 
-PROPOSALS = ("group", "ground_truth", "group_or_ground_truth")
-CALIBRATIONS = ("none", "outcome")
+PROPOSALS = ("group", "ground_truth", "group_or_ground_truth", "reference")
+CALIBRATIONS = ("none", "group_shift", "outcome")
 PROBE_BACKENDS = ("auto", "cached", "packed", "batched")
 MODES = ("segment_gae", "weighted")
-SCALES = ("group_std", "none", "batch_std")
+SCALES = ("group_std", "none", "batch_std", "whiten")
 
 
 @dataclass(frozen=True)
@@ -62,9 +63,9 @@ class RRedCoTConfig:
         for key in ("leave_one_out", "prior_from_group", "length_normalize", "match_grpo"):
             if not isinstance(getattr(self, key), bool):
                 raise ValueError(f"{key}={getattr(self, key)!r}: allowed are true and false")
-        self._number("lam", 0.0, 1.0)
+        check_number("lam", self.lam, 0.0, 1.0)
         if self.clip is not None:
-            self._number("clip", 0.0, math.inf)
+            check_number("clip", self.clip, 0.0)
         for key in ("max_probe_tokens", "dump_every"):
             check_count(key, getattr(self, key))
         for key in ("bridge", "terminator"):
@@ -76,12 +77,6 @@ class RRedCoTConfig:
         if value not in allowed:
             hint = nearest(str(value), list(allowed))
             raise ValueError(f"{key}={value!r}:{hint} Allowed: {', '.join(allowed)}")
-
-    def _number(self, key: str, low: float, high: float) -> None:
-        value = getattr(self, key)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not low <= value <= high:
-            raise ValueError(f"{key}={value!r}: allowed are numbers from {low:g} to {high:g}")
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> RRedCoTConfig:
@@ -110,6 +105,14 @@ class RRedCoTConfig:
 
     def build_value_estimator(self) -> Any:
         return VALUE_ESTIMATORS.get(self.value_estimator, **self.value_kwargs)
+
+    @property
+    def has_critic(self) -> bool:
+        """Whether a trained critic's values are among what the estimator reads."""
+        return "critic" in scores_read(self.build_value_estimator())
+
+    def build_calibrator(self) -> OutcomeCalibrator:
+        return OutcomeCalibrator(shift_only=self.calibrate == "group_shift")
 
     def build_shapers(self) -> list[Any]:
         return [_shaper(entry) for entry in self.shapers]

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from rredcot_plugin.answers import FORMATS, THINK_END, AnswerFormat, bridge_for, detect_format
+
+ANCHORS = ("\n", ".", "x")
 
 EncodedProbe = tuple[tuple[int, ...], int]
 """(token ids, number of leading ids that belong to the bridge)."""
@@ -60,7 +63,23 @@ class ProbeEncoder:
 
     def encode(self, bridge: str, answer: str) -> EncodedProbe | None:
         """Token ids and the length of the bridge; None if answer and terminator exceed ``max_probe_tokens``."""
-        key = (bridge, answer + self.closing())
+        return self._cached(bridge, answer + self.closing())
+
+    def encode_reference(self, prefix: str, solution: str, answer: str) -> EncodedProbe | None:
+        """A reference solution as the continuation of ``prefix``; None if it exceeds ``max_probe_tokens``.
+
+        What ends the thinking is not counted; the solution is, and so are bridge, ``answer`` and terminator
+        where the solution does not state an answer in the format at hand.
+        """
+        opened = self.thinking and THINK_END not in prefix
+        bridge = f"\n{THINK_END}\n\n" if opened else "" if not prefix or prefix.endswith("\n") else "\n"
+        counted = solution
+        if answer and self.answer_format.extract(solution) is None:
+            counted += bridge_for(self.answer_format, thinking=False) + answer
+        return self._cached(bridge, counted + self.closing() if counted != solution else counted)
+
+    def _cached(self, bridge: str, counted: str) -> EncodedProbe | None:
+        key = (bridge, counted)
         if key not in self._seen:
             if len(self._seen) > 100_000:  # answers of a long run never repeat: do not keep them all
                 self._seen.clear()
@@ -68,9 +87,31 @@ class ProbeEncoder:
         return self._seen[key]
 
     def _encode(self, bridge: str, counted: str) -> EncodedProbe | None:
-        encoding = self.tokenizer(bridge + counted, add_special_tokens=False, return_offsets_mapping=True)
-        ids, spans = encoding["input_ids"], encoding["offset_mapping"]
-        skip = sum(1 for _, end in spans if end <= len(bridge)) if bridge else 0
+        ids, ends = self._behind_text(bridge + counted)
+        skip = next((i for i, end in enumerate(ends) if end > len(bridge)), len(ids)) if bridge else 0
         if not ids or not 0 < len(ids) - skip <= self.max_probe_tokens:
             return None
         return tuple(ids), skip
+
+    def _behind_text(self, text: str) -> tuple[list[int], list[int]]:
+        """Token ids of ``text`` as they stand behind other text, and the character at which each ends.
+
+        SentencePiece puts a space before the first word of what it encodes, which a bridge must not begin
+        with; an anchor in front takes the space, and its tokens are left out again.
+        """
+        for anchor in ANCHORS if self._adds_space else ():
+            ids, spans = self._spans_of(anchor + text)
+            first = next((i for i, (_, end) in enumerate(spans) if end > len(anchor)), len(ids))
+            if first < len(ids) and spans[first][0] >= len(anchor):  # else a token joins anchor and text
+                return ids[first:], [end - len(anchor) for _, end in spans[first:]]
+        ids, spans = self._spans_of(text)
+        return ids, [end for _, end in spans]
+
+    def _spans_of(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        encoding = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        return encoding["input_ids"], encoding["offset_mapping"]
+
+    @cached_property
+    def _adds_space(self) -> bool:
+        ids = self.tokenizer("a", add_special_tokens=False)["input_ids"]
+        return bool(ids) and str(self.tokenizer.convert_ids_to_tokens(ids[0])).startswith("▁")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rredcot_plugin.types import MASKED, check_shape
+from rredcot_plugin.types import MASKED, Segments, check_shape
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -43,6 +43,18 @@ def segment_rewards(deltas: Float[Tensor, "B S"], values: Float[Tensor, "B S"]) 
     first = torch.zeros_like(deltas)
     first[:, 0] = values[:, 0]
     return deltas + first
+
+
+def sum_per_segment(per_token: Float[Tensor, "B T"], segments: Segments) -> Float[Tensor, "B S"]:
+    """Sum of a number per token over each segment; masked tokens do not count.
+
+    >>> ids = torch.tensor([[0, 0, -1, 1]])
+    >>> sum_per_segment(torch.tensor([[1.0, 2.0, 4.0, 8.0]]), Segments(ids, torch.tensor([2])))
+    tensor([[3., 8.]])
+    """
+    ids = segments.segment_ids
+    sums = torch.zeros(segments.exists.shape, device=ids.device)
+    return sums.scatter_add(1, ids.clamp(min=0), torch.where(ids > MASKED, per_token.float(), 0.0))
 
 
 def spread_to_tokens(per_segment: Float[Tensor, "B S"], segment_ids: Int[Tensor, "B T"]) -> Float[Tensor, "B T"]:

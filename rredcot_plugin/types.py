@@ -6,7 +6,7 @@ boundaries behind the prompt), N proposals (answers), P probe tokens.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -42,9 +42,13 @@ class Rollouts:
     ``log_probs`` and ``entropies`` describe the sampled tokens in nats; segmenters and calibration
     features use them where they are given. ``token_offsets[b][t]`` is the half-open character span of
     token t in ``texts[b]``; tokens that share a multi-byte character share its span.
+    ``token_scores[name][b, t]`` is what the value estimator of that name reads: a number about the state
+    before token t (``reward_model``, ``critic``, ``monte_carlo``) or about the token (``attention``,
+    ``gradient``); NaN where there is none. ``references[b]`` are solutions of the data set. ``penalties`` are
+    the part of ``rewards`` that stays on its own tokens instead of being redistributed (KL in the reward).
 
     Raises:
-        ValueError: a shape that does not fit, an empty batch, or log-probs that are not finite under the mask.
+        ValueError: a shape that does not fit, or log-probs that are not finite under the mask.
     """
 
     token_ids: Int[Tensor, "B T"]
@@ -56,6 +60,9 @@ class Rollouts:
     texts: list[str] | None = None
     token_offsets: list[list[tuple[int, int]]] | None = None
     ground_truths: list[Any] | None = None
+    token_scores: Mapping[str, Float[Tensor, "B T"]] | None = None
+    references: list[Any] | None = None
+    penalties: Float[Tensor, "B T"] | None = None
 
     def __post_init__(self) -> None:
         if self.token_ids.ndim != 2:
@@ -64,12 +71,14 @@ class Rollouts:
         object.__setattr__(self, "response_mask", self.response_mask.bool())
         check_shape("response_mask", self.response_mask, shape)
         check_shape("rewards", self.rewards, shape)
-        for name in ("log_probs", "entropies"):
+        for name in ("log_probs", "entropies", "penalties"):
             tensor = getattr(self, name)
             if tensor is not None:
                 check_shape(name, tensor, shape)
                 check_finite(name, tensor, self.response_mask)
-        for name in ("group_ids", "texts", "token_offsets", "ground_truths"):
+        for name, scores in (self.token_scores or {}).items():
+            check_shape(f"token_scores[{name!r}]", scores, shape)
+        for name in ("group_ids", "texts", "token_offsets", "ground_truths", "references"):
             rows = getattr(self, name)
             if rows is not None and len(rows) != shape[0]:
                 raise ValueError(f"{name}: expected {shape[0]} entries, one per rollout, got {len(rows)}")
@@ -149,6 +158,20 @@ class Segments:
         positions = torch.arange(T, device=self.segment_ids.device).expand(B, T)
         starts.scatter_reduce_(1, target, positions, reduce="amin")
         return starts[:, :-1]
+
+
+def check_partition(segments: Segments, response_mask: Bool[Tensor, "B T"]) -> None:
+    """Raise ``ValueError`` unless ``segments`` cover exactly the unmasked tokens, naming the first row that differs."""
+    check_shape("segments.segment_ids", segments.segment_ids, response_mask.shape)
+    covered = segments.segment_ids > MASKED
+    wrong = (covered != response_mask).any(dim=1).nonzero()
+    if wrong.numel():
+        row = int(wrong[0])
+        missing, extra = response_mask[row] & ~covered[row], covered[row] & ~response_mask[row]
+        raise ValueError(
+            f"segments of rollout {row}: expected every unmasked token in one segment and no masked one, got "
+            f"{int(missing.sum())} unmasked tokens without and {int(extra.sum())} masked tokens with a segment"
+        )
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from rich.text import Text
 from rredcot_plugin.config import PROBE_BACKENDS, RRedCoTConfig
 from rredcot_plugin.registry import SEGMENTERS, SHAPERS, VALUE_ESTIMATORS, Registry
 
-ADVANTAGE_ESTIMATORS = ("rredcot",)
+ADVANTAGE_ESTIMATORS = ("rredcot", "rredcot_ppo", "red")
 """Written out, because asking verl's registry would take the import of verl."""
 
 

@@ -4,6 +4,7 @@ Importing this package registers the estimators that ship with it.
 """
 
 from rredcot_plugin.values.confidence import ConfidenceEstimator
+from rredcot_plugin.values.critic import CriticEstimator
 from rredcot_plugin.values.importance import (
     GroundTruthEstimator,
     OwnRatioEstimator,
@@ -11,11 +12,20 @@ from rredcot_plugin.values.importance import (
     SupportEstimator,
     importance_values,
 )
+from rredcot_plugin.values.iterative import IterativeEstimator
+from rredcot_plugin.values.mixture import MixtureEstimator
+from rredcot_plugin.values.monte_carlo import MonteCarloEstimator
+from rredcot_plugin.values.reference import ReferenceEstimator
 
 __all__ = [
     "ConfidenceEstimator",
+    "CriticEstimator",
     "GroundTruthEstimator",
+    "IterativeEstimator",
+    "MixtureEstimator",
+    "MonteCarloEstimator",
     "OwnRatioEstimator",
+    "ReferenceEstimator",
     "SelfNormalizedEstimator",
     "SupportEstimator",
     "importance_values",

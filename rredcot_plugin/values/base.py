@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from rredcot_plugin.types import Rollouts, Segments
+import torch
+
+from rredcot_plugin.types import Rollouts, Segments, check_shape
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -18,30 +21,43 @@ class Probed:
 
     ``log_pi[b, i, n]``: log-probability, summed over the tokens of answer n and its terminator, at the
     state before segment i; nats. ``utility`` is the reward of an answer; ``valid`` says which of the N
-    columns a row uses. ``num_segments`` gives the states of each row.
+    columns a row uses. ``num_segments`` gives the states of each row; ``log_q`` the log-probability with
+    which the data set's author wrote a reference, in nats, 0 where unknown.
     """
 
     log_pi: Float[Tensor, "B S N"]
     utility: Float[Tensor, "B N"]
     valid: Bool[Tensor, "B N"]
     num_segments: Int[Tensor, " B"]
+    log_q: Float[Tensor, "B N"] | None = None
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Raw values of all states, and for which rows the estimator had anything to go by."""
+    """Raw values of all states, and for which rows the estimator had anything to go by.
+
+    The value of the prompt (state 0) may be NaN where it was not measured; the prior then stands in.
+    """
 
     values: Float[Tensor, "B S"]
     known: Bool[Tensor, " B"]
 
 
-OWN, TRUTH, NO_PROBES = "own", "ground_truth", "nothing"
+OWN, TRUTH, REFERENCE, NO_PROBES = "own", "ground_truth", "reference", "nothing"
 FROM_OTHERS = ("group", "group_all")
 
 
 class ValueEstimator(Protocol):
-    """``proposes`` says whose answers are probed: ``group`` (its rewarded ones), ``group_all``, ``own``,
-    ``ground_truth`` (the data set's), or ``nothing``: then ``probed`` is None and no probe runs."""
+    """An estimator that reads one kind of evidence.
+
+    ``proposes`` says whose answers are probed: ``group`` (its rewarded ones), ``group_all``, ``own``,
+    ``ground_truth`` (the data set's), ``reference`` (its solutions), or ``nothing``: then no probe runs and
+    ``probed`` is None. Optional class attributes:
+
+    ``reads``: names in ``Rollouts.token_scores`` that it needs; without them its rows are unknown.
+    ``calibrates`` (default true): whether ``calibrate`` applies; false for values that are in reward units
+    already.
+    """
 
     proposes: str
     max_proposals: int
@@ -54,3 +70,88 @@ class ValueEstimator(Protocol):
         rollouts: Rollouts | None = None,
         segments: Segments | None = None,
     ) -> Estimate: ...
+
+
+@runtime_checkable
+class CompositeEstimator(Protocol):
+    """An estimator made of others: each part is asked on its own evidence, ``combine`` joins the answers."""
+
+    parts: Sequence[Any]
+
+    def combine(self, estimates: Sequence[Estimate], rollouts: Rollouts, segments: Segments) -> Estimate: ...
+
+
+def leaves(estimator: Any) -> Iterator[Any]:
+    """The estimators without parts that an estimator is made of."""
+    if isinstance(estimator, CompositeEstimator):
+        for part in estimator.parts:
+            yield from leaves(part)
+    else:
+        yield estimator
+
+
+def proposal_limits(estimator: Any) -> dict[str, int]:
+    """What must be probed: ``proposes`` of each leaf, with the largest ``max_proposals`` asked for."""
+    limits: dict[str, int] = {}
+    for leaf in leaves(estimator):
+        if leaf.proposes != NO_PROBES:
+            limits[leaf.proposes] = max(limits.get(leaf.proposes, 1), leaf.max_proposals)
+    return limits
+
+
+def scores_read(estimator: Any) -> set[str]:
+    """Names in ``Rollouts.token_scores`` that the leaves need."""
+    return {name for leaf in leaves(estimator) for name in getattr(leaf, "reads", ())}
+
+
+def calibrates(estimator: Any) -> bool:
+    """Whether calibration applies: yes as soon as one leaf is not in reward units."""
+    return any(getattr(leaf, "calibrates", True) for leaf in leaves(estimator))
+
+
+def estimate(
+    estimator: Any,
+    probed: Mapping[str, Probed],
+    *,
+    clip: float | None,
+    rollouts: Rollouts,
+    segments: Segments,
+) -> Estimate:
+    """Values of an estimator, asking the parts of a composite one by one.
+
+    Raises:
+        ValueError: an estimate whose shape does not fit the segments, naming the estimator.
+    """
+    if isinstance(estimator, CompositeEstimator):
+        parts = [
+            estimate(part, probed, clip=clip, rollouts=rollouts, segments=segments) for part in estimator.parts
+        ]
+        found = estimator.combine(parts, rollouts, segments)
+    elif estimator.proposes != NO_PROBES and estimator.proposes not in probed:
+        found = nothing_known(segments)
+    else:
+        found = estimator(probed.get(estimator.proposes), clip=clip, rollouts=rollouts, segments=segments)
+    name = type(estimator).__name__
+    check_shape(f"values of {name}", found.values, segments.exists.shape)
+    check_shape(f"known rows of {name}", found.known, segments.num_segments.shape)
+    return found
+
+
+def nothing_known(segments: Segments) -> Estimate:
+    """An estimate without any known row."""
+    return Estimate(torch.zeros(segments.exists.shape), torch.zeros(len(segments.num_segments), dtype=torch.bool))
+
+
+def scores_at_states(name: str, rollouts: Rollouts, segments: Segments) -> Estimate:
+    """``token_scores[name]`` at the first token of each segment: the number about the state before it.
+
+    A row is known where all of its states behind the prompt have a finite number.
+    """
+    scores = (rollouts.token_scores or {}).get(name)
+    if scores is None:
+        return nothing_known(segments)
+    columns = segments.starts.clamp(max=max(0, scores.shape[1] - 1))
+    at = scores.float().gather(1, columns)
+    finite = torch.isfinite(at) | ~segments.exists
+    known = finite[:, 1:].all(dim=1) & (segments.num_segments > 0)
+    return Estimate(torch.where(segments.exists & known[:, None], at, 0.0), known)

@@ -1,9 +1,10 @@
-"""``calibrate: outcome``: turn raw values into probabilities of the outcome, with labels that are free.
+"""``calibrate``: turn raw values into probabilities of the outcome, with labels that are free.
 
 How probable the right answer is *now* lies far below the value of continuing to think, until the last
 segments. Outcomes are free labels: a small logistic regression of R on features of the prefix, fitted on
 other groups of the batch and on the last steps, gives calibrated values that stay independent of the
-trace's own outcome. Source: method.md, section 2.
+trace's own outcome (``outcome``). ``group_shift`` fits one number instead, what must be added to the logit of
+every raw value. Source: method.md, section 2.
 """
 
 from __future__ import annotations
@@ -45,13 +46,17 @@ def fold_of_groups(group_ids: Sequence[Hashable]) -> Int[Tensor, " B"]:
 
 
 def fit_logistic(
-    features: Float[Tensor, "M F"], outcome: Float[Tensor, " M"], weights: Float[Tensor, "M K"], l2: float
+    features: Float[Tensor, "M F"],
+    outcome: Float[Tensor, " M"],
+    weights: Float[Tensor, "M K"],
+    l2: float,
+    offset: Float[Tensor, " M"] | None = None,
 ) -> Float[Tensor, "K F_plus_1"]:
     """K logistic regressions on the same rows, each with its own row weights, solved as one problem.
 
-    Minimises Σ_m w_mk·BCE(σ(z_mk·β_k + c_k), y_m) + l2/2·|β_k|² for every k (the intercept is free), where
-    z are the features standardised with problem k's own weights: rows of weight 0 have no influence at
-    all. The K problems are separable, so one L-BFGS run with strong Wolfe line search
+    Minimises Σ_m w_mk·BCE(σ(z_mk·β_k + c_k + o_m), y_m) + l2/2·|β_k|² for every k (the intercept is free),
+    where z are the features standardised with problem k's own weights: rows of weight 0 have no influence at
+    all; o is the offset, 0 unless given. The K problems are separable, so one L-BFGS run with strong Wolfe line search
     (``torch.optim.LBFGS``) solves them together. Returns coefficients of the raw features, intercept last.
     """
     share = weights / weights.sum(0).clamp(min=1e-12)
@@ -69,6 +74,8 @@ def fit_logistic(
         optimizer.zero_grad()
         coefficients = raw(beta)
         logits = features @ coefficients[:, :-1].T + coefficients[:, -1]
+        if offset is not None:
+            logits = logits + offset[:, None]
         target = outcome[:, None].expand_as(logits)
         losses = torch.nn.functional.binary_cross_entropy_with_logits(logits, target, reduction="none")
         loss = (weights * losses).sum() + 0.5 * l2 * (beta[:, :-1] ** 2).sum()
@@ -83,12 +90,13 @@ def fit_logistic(
 class OutcomeCalibrator:
     """A fit that is refreshed at every step on the batch and a short window of past steps.
 
-    Its state (``state_dict``) belongs into a checkpoint; a resumed run then continues as an uninterrupted
+    With ``shift_only`` it has one parameter, V̂ ← σ(logit V̂ + c), the logit being the first feature. Its state (``state_dict``) belongs into a checkpoint; a resumed run then continues as an uninterrupted
     one would.
     """
 
-    def __init__(self, window: int = 4, l2: float = 1.0) -> None:
+    def __init__(self, window: int = 4, l2: float = 1.0, shift_only: bool = False) -> None:
         self.l2 = l2
+        self.shift_only = shift_only
         self._past: deque[LabelledStates] = deque(maxlen=window)
 
     def calibrate(self, states: LabelledStates, fold: Int[Tensor, " M"]) -> Float[Tensor, " M"] | None:
@@ -107,9 +115,11 @@ class OutcomeCalibrator:
             distinct, column = fold.unique(return_inverse=True)
             held_out = torch.zeros(len(outcome), len(distinct), dtype=torch.bool)
             held_out[torch.arange(len(fold)), column] = True
-            beta = fit_logistic(features, outcome, torch.where(held_out, 0.0, weight[:, None]), self.l2)
+            offset = features[:, 0] if self.shift_only else torch.zeros_like(outcome)
+            used = features[:, :0] if self.shift_only else features
+            beta = fit_logistic(used, outcome, torch.where(held_out, 0.0, weight[:, None]), self.l2, offset)
             own = beta[column]
-            logits = (features[: len(fold)] * own[:, :-1]).sum(1) + own[:, -1]
+            logits = (used[: len(fold)] * own[:, :-1]).sum(1) + own[:, -1] + offset[: len(fold)]
             return torch.sigmoid(logits).float()
 
     def state_dict(self) -> dict[str, Any]:

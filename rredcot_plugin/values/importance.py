@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from rredcot_plugin.registry import nearest, register_value_estimator
-from rredcot_plugin.types import check_shape
+from rredcot_plugin.registry import check_count, nearest, register_value_estimator
+from rredcot_plugin.types import Rollouts, check_finite, check_shape
 from rredcot_plugin.values.base import OWN, TRUTH, Estimate, Probed
+from rredcot_plugin.values.proposals import lowest_of_others
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -40,14 +41,16 @@ def importance_values(
     ``own_ratio``: Σ_y U(y)·min(clip, π(y|s) / π(y|s_last)), meant for the trace's own answer alone, with
     ``last`` (B,) the index of the state before the answer (default: the last column). Exact there; it
     looks at its own future.
-    A row without a valid proposal gets 0.
+    A row without a valid proposal gets 0. ``support`` counts answers that nobody proposed as worth 0, so it
+    needs U ≥ 0; the estimator of that name shifts utilities by the lowest reward and back.
 
     >>> importance_values(torch.tensor([[[0.25, 0.5]]]).log(), torch.tensor([[1.0, 0.0]]),
     ...                   torch.tensor([[True, True]])).tolist()
     [[0.25]]
 
     Raises:
-        ValueError: an unknown kind, shapes that do not fit, NaN or positive log-probs of valid proposals.
+        ValueError: an unknown kind, shapes that do not fit, NaN or positive log-probs of valid proposals,
+            utilities that are not finite, or negative ones with ``support``.
     """
     B, S, N = log_pi.shape
     check_shape("utility", utility, (B, N))
@@ -58,6 +61,12 @@ def importance_values(
     bad = counted & ~(log_pi <= 1e-4)
     if bool(bad.any()):
         raise ValueError(f"log_pi: expected log-probs up to 0, got {int(bad.sum())} that are NaN or positive")
+    check_finite("utility", utility, valid)
+    if kind == "support" and bool((valid & (utility < 0)).any()):
+        lowest = float(utility[valid].min())
+        raise ValueError(
+            f"utility: expected numbers from 0 with kind='support', got {lowest:g}; subtract the lowest"
+        )
     log_pi = torch.where(counted, log_pi, -torch.inf)
     weight = torch.where(valid, utility, 0.0)[:, None, :]
     if kind == "support":
@@ -82,15 +91,25 @@ class ImportanceEstimator:
     proposes: ClassVar[str] = "group"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.max_proposals, int) or self.max_proposals < 1:
-            raise ValueError(f"max_proposals={self.max_proposals!r}: allowed are whole numbers from 1")
+        check_count("max_proposals", self.max_proposals)
 
-    def __call__(self, probed: Probed, *, clip: float | None = None, **_: Any) -> Estimate:
+    def __call__(
+        self, probed: Probed, *, clip: float | None = None, rollouts: Rollouts | None = None, **_: Any
+    ) -> Estimate:
         last = (probed.num_segments - 1).clamp(min=0)
-        values = importance_values(probed.log_pi, probed.utility, probed.valid, self.kind, clip=clip, last=last)
+        floor = torch.zeros(len(last)) if rollouts is None or self.kind != "support" else worst_reward(rollouts)
+        utility = (probed.utility - floor[:, None]).clamp(min=0) if self.kind == "support" else probed.utility
+        values = importance_values(probed.log_pi, utility, probed.valid, self.kind, clip=clip, last=last)
+        values = values + floor[:, None]
         if clip is not None and self.kind != "own_ratio":
             values = values.clamp(-clip, clip)
         return Estimate(values, probed.valid.any(dim=1))
+
+
+def worst_reward(rollouts: Rollouts) -> Float[Tensor, " B"]:
+    """What an answer that nobody proposed is taken to earn: 0, or the lowest reward of the other rollouts if
+    that is negative."""
+    return lowest_of_others(rollouts.outcomes).clamp(max=0.0)
 
 
 @register_value_estimator("support")

@@ -25,13 +25,17 @@ FROM_GROUP, FROM_GROUND_TRUTH, NOTHING = 0, 1, 2
 class Proposals:
     """``answers[b]`` are the texts proposed to rollout b, at most N; ``utility`` and ``valid`` go with them.
 
-    ``source`` (B,) says where they come from: the group, the ground truth, or nowhere.
+    ``source`` (B,) says where they come from: the group, the data set (ground truth or references), or nowhere.
+    ``solutions[b]`` stand before the answers where references are proposed, else None; ``log_q`` as in
+    ``Probed``.
     """
 
     answers: list[list[str]]
     utility: Float[Tensor, "B N"]
     valid: Bool[Tensor, "B N"]
     source: list[int]
+    solutions: list[list[str]] | None = None
+    log_q: Float[Tensor, "B N"] | None = None
 
 
 def build_proposals(
@@ -50,10 +54,12 @@ def build_proposals(
 
     The utility of an answer is the mean reward of the rollouts that gave it. With ``leave_one_out`` a
     rollout's own reward does not count, so an answer that only it gave is not proposed to it. Answers
-    given most often come first, and ``max_proposals`` cuts the rest. A rollout with nothing to propose
+    given most often come first, and ``max_proposals`` cuts the rest. Answers worth no more than the lowest
+    reward (0, or a negative one) tell ``support`` nothing and are left out. A rollout with nothing to propose
     gets the ground truth with ``ground_truth_utility`` where ``allowed`` permits it, else nothing. Rollouts
     whose outcome is not finite propose nothing. What ``proposes`` may be stands with ``ValueEstimator``.
     """
+    worst = lowest_of_others(outcomes).clamp(max=0.0).tolist()
     scores = outcomes.double().tolist()
     finite = torch.isfinite(outcomes).tolist()
     index = group_index(group_ids).tolist()
@@ -70,7 +76,7 @@ def build_proposals(
         for answer, rows in given[index[row]].items():
             others = [r for r in rows if r != row or not leave_one_out]
             utility = sum(scores[r] for r in others) / len(others) if others else 0.0
-            if others and (utility != 0.0 or proposes == "group_all"):
+            if others and (utility > worst[row] or proposes == "group_all"):
                 found.append((-len(others), answer, utility))
         return [(answer, utility) for _, answer, utility in sorted(found)[:max_proposals]]
 
@@ -83,10 +89,24 @@ def build_proposals(
         fallback = not picks and takes_truth and truth is not None and str(truth).strip()
         source.append(FROM_GROUP if picks else FROM_GROUND_TRUTH if fallback else NOTHING)
         chosen.append([(str(truth).strip(), ground_truth_utility)] if fallback else picks)
-    return _pack(chosen, source)
+    return pack_proposals(chosen, source)
 
 
-def _pack(chosen: list[list[tuple[str, float]]], source: list[int]) -> Proposals:
+def lowest_of_others(outcomes: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
+    """The lowest finite outcome among all other rollouts of the batch; 0 where there is none.
+
+    >>> lowest_of_others(torch.tensor([1.0, -1.0, 0.5]))
+    tensor([-1.0000,  0.5000, -1.0000])
+    """
+    known = torch.where(torch.isfinite(outcomes), outcomes, torch.inf)
+    known = torch.nn.functional.pad(known, (0, 2), value=torch.inf)  # so that there always are two
+    (low, second), (lowest, _) = known.topk(2, largest=False)
+    result = torch.where(torch.arange(len(outcomes), device=known.device) == lowest, second, low)
+    return torch.where(torch.isfinite(result), result, 0.0)
+
+
+def pack_proposals(chosen: list[list[tuple[str, float]]], source: list[int]) -> Proposals:
+    """``Proposals`` from (answer, utility) pairs of each rollout."""
     width = max([1, *map(len, chosen)])
     utility = torch.zeros(len(chosen), width)
     valid = torch.zeros(len(chosen), width, dtype=torch.bool)

@@ -67,7 +67,7 @@ def test_segment_geometry() -> None:
         ({"lam": 1.5}, r"lam=1.5: allowed are numbers from 0 to 1"),
         ({"lam": "high"}, "lam='high'"),
         ({"scale": "std"}, "Allowed: group_std, none, batch_std"),
-        ({"calibrate": "yes"}, "Allowed: none, outcome"),
+        ({"calibrate": "yes"}, "Allowed: none, group_shift, outcome"),
         ({"leave_one_out": "no"}, "allowed are true and false"),
         ({"max_probe_tokens": 0}, "whole numbers from 1"),
         ({"segmenter": "fixed", "segmenter_kwargs": {"tokns": 3}}, "tokns"),

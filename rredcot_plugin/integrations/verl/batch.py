@@ -12,7 +12,16 @@ import transfer_queue as tq
 from rredcot_plugin.alignment import TokenBytes
 from rredcot_plugin.types import Rollouts
 
-FIELDS = ["uid", "prompts", "responses", "response_mask", "rm_scores", "rollout_log_probs", "reward_model"]
+FIELDS = [
+    "uid",
+    "prompts",
+    "responses",
+    "response_mask",
+    "rm_scores",
+    "rollout_log_probs",
+    "reward_model",
+    "extra_info",
+]
 PROMPT_TAIL = 16
 """Tokens of the prompt's end that are looked at for an opened ``<think>``."""
 
@@ -37,12 +46,32 @@ def padded(nested: torch.Tensor, rows: Sequence[int], width: int, fill: float = 
     return out
 
 
-def read_rows(keys: Sequence[str], partition_id: str, active: Sequence[int], table: TokenBytes) -> StepRows:
+def onto_unmasked(rewards: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Rewards (B, T) with what stands on masked tokens moved to the last unmasked one of its row.
+
+    verl writes the outcome on the last token of the response, which belongs to a tool where the turns ran out, and
+    its GRPO sums over all tokens.
+    """
+    columns = torch.arange(mask.shape[1])
+    last = torch.where(mask, columns, 0).amax(dim=1, keepdim=True)
+    stray = torch.where(mask, 0.0, rewards).sum(dim=1, keepdim=True)
+    return torch.where(mask, rewards, 0.0).scatter_add(1, last, torch.where(mask.any(1, keepdim=True), stray, 0.0))
+
+
+def read_rows(
+    keys: Sequence[str],
+    partition_id: str,
+    active: Sequence[int],
+    table: TokenBytes,
+    reference_column: str = "references",
+) -> StepRows:
     """Fetch the batch and keep the active rows.
 
-    ``log_probs`` are the rollout engine's, where it recorded them; a NaN among them counts as 0.
+    ``log_probs`` are the rollout engine's, where it recorded them; a NaN among them counts as 0. References
+    are the column of that name in the data set, or that key of its ``extra_info``.
     """
-    data = tq.kv_batch_get(keys=list(keys), partition_id=partition_id, select_fields=FIELDS)
+    fields = [*FIELDS, reference_column]
+    data = tq.kv_batch_get(keys=list(keys), partition_id=partition_id, select_fields=fields)
     lengths_all = data["responses"].offsets().diff().tolist()
     lengths = [lengths_all[row] for row in active]
     width = max([1, *lengths])
@@ -58,23 +87,28 @@ def read_rows(keys: Sequence[str], partition_id: str, active: Sequence[int], tab
     rollouts = Rollouts(
         token_ids=ids,
         response_mask=mask,
-        rewards=padded(data["rm_scores"], active, width).float(),
+        rewards=onto_unmasked(padded(data["rm_scores"], active, width).float(), mask),
         group_ids=[str(uids[row]) for row in active],
         log_probs=log_probs,
         texts=texts,
         token_offsets=spans,  # arrays (n, 2) instead of lists of pairs
-        ground_truths=_ground_truths(data.get("reward_model", None), active),
+        ground_truths=_entries(data.get("reward_model", None), active, "ground_truth"),
+        references=column_entries(data.get(reference_column, None), active)
+        or _entries(data.get("extra_info", None), active, reference_column),
     )
     tails = [table.align(prompts[row][-PROMPT_TAIL:].cpu().numpy())[0] for row in active]
     return StepRows(rollouts, [prompts[row] for row in active], tails, lengths)
 
 
-def _ground_truths(reward_model: Any, active: Sequence[int]) -> list[Any] | None:
-    if reward_model is None:
+def column_entries(column: Any, active: Sequence[int]) -> list[Any] | None:
+    """A column of the data set without verl's wrappers; None where there is no such column."""
+    if column is None:
         return None
-    entries = list(reward_model)
-    truths = []
-    for row in active:
-        entry = getattr(entries[row], "data", entries[row])
-        truths.append(entry.get("ground_truth") if isinstance(entry, dict) else None)
-    return truths
+    entries = list(column)
+    return [getattr(entries[row], "data", entries[row]) for row in active]
+
+
+def _entries(column: Any, active: Sequence[int], key: str) -> list[Any] | None:
+    """One key of a column of mappings, None where a row lacks it."""
+    found = column_entries(column, active)
+    return None if found is None else [e.get(key) if isinstance(e, dict) else None for e in found]

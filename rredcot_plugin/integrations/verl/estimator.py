@@ -1,4 +1,4 @@
-"""Runs after ``verl.trainer.ppo.core_algos``: the advantage estimator ``rredcot``.
+"""Runs after ``verl.trainer.ppo.core_algos``: the advantage estimators ``rredcot``, ``rredcot_ppo`` and ``red``.
 
 verl hands an estimator rewards, mask and group ids, but neither tokens nor log-probs. The trainer mixin
 therefore opens a *credit step* around verl's own ``_compute_advantage``, and the function that verl calls
@@ -15,10 +15,11 @@ from typing import Any
 import torch
 from verl.trainer.ppo import core_algos
 
-NAMES = ("rredcot",)
+GROUP, PPO, RED = NAMES = ("rredcot", "rredcot_ppo", "red")
+"""Group baseline with probes; a critic's values at the boundaries; a reward model's score at every token."""
 
 NEEDS_TRAINER = (
-    "algorithm.adv_estimator=rredcot needs the plugin's trainer: set trainer.use_v1=true and "
+    "algorithm.adv_estimator=rredcot (as rredcot_ppo and red) needs the plugin's trainer: set trainer.use_v1=true and "
     "trainer.v1.trainer_mode to sync, colocate_async or separate_async"
 )
 
@@ -38,7 +39,9 @@ def credit_step(step: CreditStep) -> Iterator[None]:
         _step.reset(token)
 
 
-@core_algos.register_adv_est("rredcot")
+@core_algos.register_adv_est(RED)
+@core_algos.register_adv_est(PPO)
+@core_algos.register_adv_est(GROUP)
 def compute_rredcot_advantage(
     token_level_rewards: torch.Tensor, response_mask: torch.Tensor, config: Any = None, index: Any = None, **_: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -10,79 +10,119 @@ import torch
 
 from rredcot_plugin.answers import THINK_END, AnswerFormat
 from rredcot_plugin.config import RRedCoTConfig
-from rredcot_plugin.encoding import ProbeEncoder
+from rredcot_plugin.encoding import EncodedProbe, ProbeEncoder
 from rredcot_plugin.integrations.verl.batch import StepRows
 from rredcot_plugin.metrics import share
 from rredcot_plugin.probes.layout import ProbeSpec
-from rredcot_plugin.types import Segments
-from rredcot_plugin.values.base import Probed
+from rredcot_plugin.types import Rollouts, Segments
+from rredcot_plugin.values.base import FROM_OTHERS, REFERENCE, Probed, proposal_limits
 from rredcot_plugin.values.proposals import FROM_GROUND_TRUTH, NOTHING, Proposals, build_proposals
+from rredcot_plugin.values.reference import build_references, reference_answers
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a probe stands for: proposal ``column`` of kind ``kind`` at state ``state``."""
+
+    kind: str
+    state: int
+    column: int
 
 
 @dataclass(frozen=True)
 class ProbePlan:
-    """``specs[b]`` are the probes of active row b; ``places[b]`` the (state, proposal) each one stands for."""
+    """``specs[b]`` are the probes of active row b, ``places[b]`` what each one stands for."""
 
     specs: list[list[ProbeSpec]]
-    places: list[list[tuple[int, int]]]
-    proposals: Proposals
+    places: list[list[Place]]
+    proposals: dict[str, Proposals]
     segments: Segments
     metrics: dict[str, float]
 
-    def probed(self, log_probs: Sequence[Sequence[float]], *, length_normalize: bool) -> Probed | None:
-        """Log-probs of the probes, in the order of ``specs``, as the estimator's (B, S, N) tensor.
+    def probed(self, log_probs: Sequence[Sequence[float]], *, length_normalize: bool) -> dict[str, Probed]:
+        """Log-probs of the probes, in the order of ``specs``, as (B, S, N) tensors, by kind of proposal.
 
-        A proposal whose log-prob is not a number at some state is dropped for that row. None if no row has
-        a proposal.
+        A proposal whose log-prob is not a number at some state is dropped for that row; a kind without any
+        proposal is left out.
         """
-        valid = self.proposals.valid.clone()
-        log_pi = torch.zeros(*self.segments.exists.shape, valid.shape[1])
+        valid = {kind: found.valid.clone() for kind, found in self.proposals.items()}
+        log_pi = {kind: torch.zeros(*self.segments.exists.shape, v.shape[1]) for kind, v in valid.items()}
         for row, (places, numbers) in enumerate(zip(self.places, log_probs, strict=True)):
-            for (state, proposal), number, spec in zip(places, numbers, self.specs[row], strict=True):
-                counted = len(spec[1]) - spec[2]
-                log_pi[row, state, proposal] = number / counted if length_normalize else number
-                valid[row, proposal] &= number <= 1e-4  # false for NaN
-        if not bool(valid.any()):
-            return None
-        return Probed(log_pi.clamp(max=0.0), self.proposals.utility, valid, self.segments.num_segments)
+            for place, number, (_, ids, skip) in zip(places, numbers, self.specs[row], strict=True):
+                per = len(ids) - skip if length_normalize else 1
+                log_pi[place.kind][row, place.state, place.column] = number / per
+                valid[place.kind][row, place.column] &= number <= 1e-4  # false for NaN
+        return {
+            kind: Probed(
+                log_pi[kind].clamp(max=0.0), found.utility, valid[kind], self.segments.num_segments, found.log_q
+            )
+            for kind, found in self.proposals.items()
+            if bool(valid[kind].any())
+        }
 
 
 def plan_probes(rows: StepRows, segments: Segments, config: RRedCoTConfig, encoder: ProbeEncoder) -> ProbePlan:
     """Put every proposal behind every boundary of every trace; looks at nothing but the batch."""
-    rollouts = rows.rollouts
-    texts = rollouts.texts or []
-    encoder.observe(texts, rows.prompt_tails)
-    estimator = config.build_value_estimator()
-    proposals = build_proposals(
-        [_extract(encoder.answer_format, text) for text in texts],
+    encoder.observe(rows.rollouts.texts or [], rows.prompt_tails)
+    limits = proposal_limits(config.build_value_estimator())
+    found = {kind: _propose(kind, limit, rows.rollouts, config, encoder) for kind, limit in limits.items()}
+    kept: dict[str, Proposals] = {}
+    specs: list[list[ProbeSpec]] = [[] for _ in rows.prompts]
+    places: list[list[Place]] = [[] for _ in rows.prompts]
+    states = [_States(rows, segments, row, 1 if config.prior_from_group else 0) for row in range(len(specs))]
+    for kind, proposals in found.items():
+        valid = proposals.valid.clone()
+        for row, answers in enumerate(proposals.answers):
+            for column in range(len(answers)):
+                encoded = [_encode(encoder, prefix, proposals, row, column) for prefix in states[row].prefixes]
+                if not all(encoded):  # longer than max_probe_tokens
+                    valid[row, column] = False
+                    continue
+                for i, probe in enumerate(encoded):
+                    assert probe is not None
+                    specs[row].append((states[row].boundaries[i], list(probe[0]), probe[1]))
+                    places[row].append(Place(kind, states[row].numbers[i], column))
+        kept[kind] = dataclasses.replace(proposals, valid=valid)
+    return ProbePlan(specs, places, kept, segments, _plan_metrics(rows, found, kept, specs))
+
+
+class _States:
+    """The states of a row that are probed: their numbers, boundaries (tokens, prompt included) and text before."""
+
+    def __init__(self, rows: StepRows, segments: Segments, row: int, first: int) -> None:
+        starts = segments.starts[row].tolist()
+        self.numbers = list(range(first, int(segments.num_segments[row])))
+        self.boundaries = [len(rows.prompts[row]) + starts[state] for state in self.numbers]
+        self.prefixes = [_prefix(rows, row, starts[state]) for state in self.numbers]
+
+
+def _propose(kind: str, limit: int, rollouts: Rollouts, config: RRedCoTConfig, encoder: ProbeEncoder) -> Proposals:
+    """The proposals of one kind (``ValueEstimator.proposes``)."""
+    if kind == REFERENCE or (kind in FROM_OTHERS and config.proposals == "reference"):
+        references = build_references(rollouts.references, rollouts.batch_size, limit)
+        if kind == REFERENCE:
+            return references
+        return reference_answers(references, lambda text: _extract(encoder.answer_format, text))
+    return build_proposals(
+        [_extract(encoder.answer_format, text) for text in rollouts.texts or []],
         rollouts.outcomes,
         rollouts.group_ids,
         rollouts.ground_truths,
-        proposes=estimator.proposes,
+        proposes=kind,
         allowed=config.proposals,
         leave_one_out=config.leave_one_out,
-        max_proposals=estimator.max_proposals,
+        max_proposals=limit,
     )
-    starts, first_state = segments.starts.tolist(), 1 if config.prior_from_group else 0
-    valid, specs, places = proposals.valid.clone(), [], []
-    for row, answers in enumerate(proposals.answers):
-        states = range(first_state, int(segments.num_segments[row]))
-        prefix = [_prefix(rows, row, starts[row][state]) for state in states]
-        row_specs: list[ProbeSpec] = []
-        row_places: list[tuple[int, int]] = []
-        for column, answer in enumerate(answers):
-            encoded = [encoder.encode(encoder.bridge_after(text), answer) for text in prefix]
-            if not all(encoded):  # longer than max_probe_tokens
-                valid[row, column] = False
-                continue
-            for state, probe in zip(states, encoded, strict=True):
-                assert probe is not None
-                row_specs.append((len(rows.prompts[row]) + starts[row][state], list(probe[0]), probe[1]))
-                row_places.append((state, column))
-        specs.append(row_specs)
-        places.append(row_places)
-    proposed = dataclasses.replace(proposals, valid=valid)
-    return ProbePlan(specs, places, proposed, segments, _plan_metrics(rows, proposals, proposed, specs))
+
+
+def _encode(
+    encoder: ProbeEncoder, prefix: str, proposals: Proposals, row: int, column: int
+) -> EncodedProbe | None:
+    """The probe of one proposal behind a prefix; None if it is too long."""
+    answer = proposals.answers[row][column]
+    if proposals.solutions is None:
+        return encoder.encode(encoder.bridge_after(prefix), answer)
+    return encoder.encode_reference(prefix, proposals.solutions[row][column], answer)
 
 
 def _extract(answer_format: AnswerFormat, text: str) -> str | None:
@@ -100,17 +140,21 @@ def _prefix(rows: StepRows, row: int, start: int) -> str:
 
 
 def _plan_metrics(
-    rows: StepRows, found: Proposals, kept: Proposals, specs: list[list[ProbeSpec]]
+    rows: StepRows, found: dict[str, Proposals], kept: dict[str, Proposals], specs: list[list[ProbeSpec]]
 ) -> dict[str, float]:
-    source = torch.tensor(found.source)
     tokens = sum(len(ids) for row in specs for _, ids, _ in row)
     trunk = sum(len(p) for p in rows.prompts) + sum(rows.lengths)
-    dropped = found.valid & ~kept.valid
-    return {
+    numbers = {
         "rredcot/probes/per_trace/mean": sum(map(len, specs)) / max(1, len(specs)),
         "rredcot/probes/token_overhead/mean": tokens / max(1, trunk),
-        "rredcot/probes/proposals/mean": float(kept.valid.sum(1).float().mean()),
+    }
+    if not found:
+        return numbers
+    source = torch.tensor([proposals.source for proposals in found.values()])
+    too_long = torch.cat([(found[kind].valid & ~kept[kind].valid)[found[kind].valid] for kind in found])
+    return numbers | {
+        "rredcot/probes/proposals/mean": sum(float(k.valid.sum(1).float().mean()) for k in kept.values()),
         "rredcot/fallback/ground_truth/mean": share(source == FROM_GROUND_TRUTH),
         "rredcot/fallback/no_proposal/mean": share(source == NOTHING),
-        "rredcot/fallback/answer_too_long/mean": share(dropped[found.valid]),
+        "rredcot/fallback/answer_too_long/mean": share(too_long),
     }

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 import transfer_queue as tq
 from tensordict import TensorDict
+from verl.trainer.ppo import core_algos
 from verl.utils.debug import marked_timer
 
 from rredcot_plugin.alignment import TokenBytes
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.encoding import ProbeEncoder
 from rredcot_plugin.integrations.verl import wire
-from rredcot_plugin.integrations.verl.batch import StepRows, padded, read_rows
+from rredcot_plugin.integrations.verl.batch import StepRows, onto_unmasked, padded, read_rows
 from rredcot_plugin.integrations.verl.batched import batched_log_probs
+from rredcot_plugin.integrations.verl.continuations import Continuations, reward_fields
 from rredcot_plugin.integrations.verl.dump import dump_step
+from rredcot_plugin.integrations.verl.estimator import RED
 from rredcot_plugin.integrations.verl.probing import ProbePlan, plan_probes
 from rredcot_plugin.integrations.verl.sessions import RowRoles, row_roles
 from rredcot_plugin.integrations.verl.settings import why_not_in_pass
 from rredcot_plugin.pipeline import assign_credit
 from rredcot_plugin.types import Credit, Rollouts, Segments
-from rredcot_plugin.values.calibration import OutcomeCalibrator
+from rredcot_plugin.values.base import leaves, scores_read
+from rredcot_plugin.values.monte_carlo import MonteCarloEstimator
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +48,7 @@ class StepState:
     plan: ProbePlan
     log_probs: list[list[float]] | None = None
     signals: dict[str, torch.Tensor] | None = None
+    token_scores: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
 class CreditRunner:
@@ -52,11 +58,56 @@ class CreditRunner:
         self.trainer = trainer
         self.settings = settings
         self.segmenter = settings.build_segmenter()
-        self.calibrator = OutcomeCalibrator()
+        self.calibrator = settings.build_calibrator()
         self.state: StepState | None = None
         self._table: TokenBytes | None = None
         self._encoder: ProbeEncoder | None = None
         self.backend = self._choose_backend()
+        self.estimator = settings.build_value_estimator()
+        self.reads = scores_read(self.estimator)
+        self._continues = any(isinstance(leaf, MonteCarloEstimator) for leaf in leaves(self.estimator))
+        self._sampled: Any = None
+        self._continuations: Continuations | None = None
+        self._continued: dict[str, torch.Tensor] = {}
+        self._metrics_of_sampling: dict[str, float] = {}
+        if self._continues:
+            self._remember_samples(trainer.replay_buffer)
+
+    def _remember_samples(self, buffer: Any) -> None:
+        """Keep the batch that was sampled last: verl's ``on_sample_end`` does not hand it over."""
+        sample = buffer.sample
+
+        def remember(*args: Any, **kwargs: Any) -> Any:
+            result = sample(*args, **kwargs)
+            self._sampled = result[0]
+            return result
+
+        buffer.sample = remember
+
+    def on_sampled(self) -> None:
+        """Monte-Carlo values of the batch just sampled, while the rollout server still has its weights."""
+        if not self._continues or self._sampled is None:
+            return
+        batch, self._sampled = self._sampled, None
+        with marked_timer("rredcot_monte_carlo", getattr(self.trainer, "timing_raw", {})):
+            if self._continuations is None:
+                self._continuations = Continuations(self.trainer, _monte_carlo(self.estimator))
+            roles = row_roles(batch.keys, batch.tags)
+            rows = self._read(batch, roles)
+            values, notes = self._continuations.values(
+                self.trainer.global_steps,
+                rows,
+                reward_fields(batch.keys, batch.partition_id, roles.active),
+                self.segmenter(rows.rollouts),
+                1 if self.settings.prior_from_group else 0,
+            )
+        self._continued = {batch.keys[row]: values[i] for i, row in enumerate(roles.active)}
+        self._metrics_of_sampling = notes
+
+    def _read(self, batch: Any, roles: RowRoles) -> StepRows:
+        assert self._table is not None
+        column = next((leaf.column for leaf in leaves(self.estimator) if hasattr(leaf, "column")), "references")
+        return read_rows(batch.keys, batch.partition_id, roles.active, self._table, column)
 
     def _choose_backend(self) -> str:
         wanted = self.settings.probe_backend
@@ -80,11 +131,12 @@ class CreditRunner:
         timing = getattr(self.trainer, "timing_raw", {})
         with marked_timer("rredcot_plan", timing):
             roles = row_roles(batch.keys, batch.tags)
-            rows = read_rows(batch.keys, batch.partition_id, roles.active, self._table)
+            rows = self._read(batch, roles)
             segments = self.segmenter(rows.rollouts)
             plan = plan_probes(rows, segments, self.settings, self._encoder)
             self.state = StepState(roles, rows, segments, plan)
         metrics.update(plan.metrics)
+        self._take_continued(batch, metrics)
         in_pass = self.backend != "batched" and any(plan.specs)
         if in_pass:
             self._put_probes(batch, roles, plan)
@@ -99,6 +151,22 @@ class CreditRunner:
                 self.state.log_probs = self._batched(rows, plan)
         metrics["rredcot/probes/in_pass/mean"] = float(in_pass and self.backend != "batched")
         return batch
+
+    def _take_continued(self, batch: Any, metrics: dict) -> None:
+        """Monte-Carlo values of the rows of this batch, whatever order they stand in by now."""
+        if not self._continues:
+            return
+        assert self.state is not None
+        shape = self.state.rows.rollouts.token_ids.shape
+        scores = torch.full(shape, torch.nan)
+        for i, row in enumerate(self.state.roles.active):
+            found = self._continued.get(batch.keys[row])
+            if found is not None:
+                columns = min(len(found), shape[1])
+                scores[i, :columns] = found[:columns]
+        self.state.token_scores["monte_carlo"] = scores
+        metrics.update(self._metrics_of_sampling)
+        self._continued, self._metrics_of_sampling = {}, {}
 
     def _put_probes(self, batch: Any, roles: RowRoles, plan: ProbePlan) -> None:
         vectors = [wire.pack([])] * len(batch.keys)
@@ -145,8 +213,12 @@ class CreditRunner:
             self.trainer.actor_rollout_wg, traces, plan.specs, temperature=rollout.temperature, multiple=multiple
         )
 
-    def compute_advantage(self, metrics: dict) -> Callable[[torch.Tensor, torch.Tensor], tuple]:
+    def compute_advantage(self, batch: Any, metrics: dict) -> Callable[[torch.Tensor, torch.Tensor], tuple]:
         """The credit step that verl's ``_compute_advantage`` calls through the estimator."""
+        if self.trainer.use_critic and self.state is not None:
+            data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["values"])
+            width = self.state.rows.rollouts.token_ids.shape[1]
+            self.state.token_scores["critic"] = padded(data["values"], self.state.roles.active, width).float()
 
         def step(token_level_rewards: torch.Tensor, response_mask: torch.Tensor) -> tuple:
             with marked_timer("rredcot_credit", getattr(self.trainer, "timing_raw", {})):
@@ -161,33 +233,40 @@ class CreditRunner:
         self.state = None
         credit, rollouts = self._assign(state, rewards)
         metrics.update(credit.metrics)
-        width = rewards.shape[1]
-        own = torch.zeros(len(state.roles.active), width)
-        columns = min(width, credit.advantages.shape[1])
-        own[:, :columns] = credit.advantages[:, :columns]
-        advantages = share_with_sessions(own, state.roles, response_mask)
+        advantages, returns = self._tokens_of(credit, rollouts)
+        advantages = share_with_sessions(fit_width(advantages, rewards), state.roles, response_mask)
+        returns = share_with_sessions(fit_width(returns, rewards), state.roles, response_mask)
         if self.settings.dump_dir and self.trainer.global_steps % self.settings.dump_every == 0:
             assert self._table is not None
             folder, step = Path(self.settings.dump_dir), self.trainer.global_steps
             dump_step(folder, step, state.rows, rollouts, credit, self._table)
-        return advantages, advantages.clone()
+        return advantages, returns
+
+    def _tokens_of(self, credit: Credit, rollouts: Rollouts) -> tuple[torch.Tensor, torch.Tensor]:
+        """Advantages and returns of the active rows: the credit's own, or with ``red`` and a critic verl's GAE on
+        the redistributed rewards."""
+        config = self.trainer.config.algorithm
+        if str(config.adv_estimator) != RED or not self.trainer.use_critic:
+            return credit.advantages, credit.returns
+        mask = rollouts.response_mask.float()
+        values = (rollouts.token_scores or {})["critic"]
+        rewards = rewards_at_ends(credit)
+        return core_algos.compute_gae_advantage_return(rewards, values, mask, config.gamma, config.lam)
 
     def _assign(self, state: StepState, rewards: torch.Tensor) -> tuple[Credit, Rollouts]:
         """Credit of the active rows, with the rewards as verl has them by now (a KL penalty included)."""
         before = state.rows.rollouts
         width = before.token_ids.shape[1]
-        active = torch.nn.functional.pad(
-            rewards[state.roles.active].float().cpu(), (0, max(0, width - rewards.shape[1]))
-        )
-        rollouts = Rollouts(
-            before.token_ids,
-            before.response_mask,
-            active[:, :width],
-            before.group_ids,
-            texts=before.texts,
-            token_offsets=before.token_offsets,
-            ground_truths=before.ground_truths,
-            **(state.signals or {}),
+        missing = max(0, width - rewards.shape[1])
+        active = torch.nn.functional.pad(rewards[state.roles.active].float().cpu(), (0, missing))[:, :width]
+        active, signals = onto_unmasked(active, before.response_mask), state.signals or {}
+        rollouts = dataclasses.replace(
+            before,
+            rewards=active,
+            penalties=self._penalties(active - before.rewards),
+            token_scores=state.token_scores,
+            log_probs=signals.get("log_probs"),
+            entropies=signals.get("entropies"),
         )
         probed = None
         if state.log_probs is not None:
@@ -196,6 +275,10 @@ class CreditRunner:
             rollouts, self.settings, segments=state.segments, probed=probed, calibrator=self.calibrator
         )
         return credit, rollouts
+
+    def _penalties(self, added: torch.Tensor) -> torch.Tensor | None:
+        """What verl has put on single tokens since the reward came; NaN rewards have no penalty to keep."""
+        return added.nan_to_num(0.0, 0.0, 0.0) if self.trainer.config.algorithm.use_kl_in_reward else None
 
     def save(self, folder: str) -> None:
         """Write the calibration window beside verl's checkpoint, in one move."""
@@ -210,6 +293,28 @@ class CreditRunner:
             logger.warning("rredcot: %s is missing, so the calibration window starts empty", path)
             return
         self.calibrator.load_state_dict(torch.load(path, weights_only=True))
+
+
+def _monte_carlo(estimator: Any) -> MonteCarloEstimator:
+    """The estimator, or the part of it, that says how continuations are made."""
+    return next(leaf for leaf in leaves(estimator) if isinstance(leaf, MonteCarloEstimator))
+
+
+def fit_width(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Columns cut off or filled up with 0 to the width of ``like``."""
+    columns = min(x.shape[1], like.shape[1])
+    return torch.nn.functional.pad(x[:, :columns], (0, like.shape[1] - columns))
+
+
+def rewards_at_ends(credit: Credit) -> torch.Tensor:
+    """(B, T): the redistributed reward of each segment on its last token, 0 elsewhere."""
+    ids = credit.segments.segment_ids
+    (B, T), S = ids.shape, credit.values.shape[1]
+    last = torch.full((B, S + 1), -1, dtype=torch.int64)
+    owner = torch.where(ids >= 0, ids, S)  # masked tokens are counted in an extra last column
+    last.scatter_reduce_(1, owner, torch.arange(T).expand(B, T), reduce="amax")
+    ends = torch.where(last[:, :S] >= 0, last[:, :S], T)
+    return torch.zeros(B, T + 1).scatter_add_(1, ends, credit.segment_rewards)[:, :T]
 
 
 def share_with_sessions(own: torch.Tensor, roles: RowRoles, response_mask: torch.Tensor) -> torch.Tensor:

@@ -11,9 +11,22 @@ from omegaconf import OmegaConf
 
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.integrations.verl import SUPPORTED_VERL
-from rredcot_plugin.integrations.verl.estimator import NAMES
+from rredcot_plugin.integrations.verl.estimator import GROUP, NAMES, PPO, RED
+from rredcot_plugin.values.base import scores_read
 
 logger = logging.getLogger(__name__)
+
+
+EVERY_TOKEN = {"tokens": 1, "max_segments": 1_000_000, "answer_markers": []}
+DEFAULTS: dict[str, dict[str, Any]] = {
+    GROUP: {},
+    PPO: {"value_estimator": "critic", "prior_from_group": False, "scale": "whiten"},
+    RED: {"value_estimator": "reward_model", "segmenter": "fixed", "segmenter_kwargs": EVERY_TOKEN},
+}
+"""What an estimator's name changes of the defaults of ``RRedCoTConfig``."""
+
+READS = {PPO: "critic", RED: "reward_model"}
+"""What an estimator's name promises to read."""
 
 
 def is_ours(config: Any) -> bool:
@@ -23,7 +36,8 @@ def is_ours(config: Any) -> bool:
 def read_settings(config: Any) -> RRedCoTConfig:
     """``algorithm.rredcot`` of a verl config as ``RRedCoTConfig``.
 
-    ``scale`` follows ``algorithm.norm_adv_by_std_in_grpo`` where it is not given.
+    ``scale`` follows ``algorithm.norm_adv_by_std_in_grpo`` where it is not given; ``rredcot_ppo`` and ``red``
+    come with defaults of their own.
 
     Raises:
         ValueError: an option that is not allowed, or a verl version that is not supported.
@@ -32,13 +46,53 @@ def read_settings(config: Any) -> RRedCoTConfig:
         raise ValueError(
             f"verl {verl.__version__} is not supported by this version of rredcot: it needs verl=={SUPPORTED_VERL}"
         )
+    name = str(config.algorithm.adv_estimator)
     given = config.algorithm.get("rredcot", None)
     mapping: Any = OmegaConf.to_container(given, resolve=True) if given is not None else {}
-    settings = RRedCoTConfig.from_mapping(mapping)
+    settings = RRedCoTConfig.from_mapping({**DEFAULTS[name], **mapping})
+    needed = READS.get(name)
+    if needed is not None and needed not in scores_read(settings.build_value_estimator()):
+        raise ValueError(
+            f"algorithm.rredcot.value_estimator={settings.value_estimator}: algorithm.adv_estimator={name} takes its "
+            f"values from {DEFAULTS[name]['value_estimator']}; leave the key out, or use adv_estimator=rredcot"
+        )
     if settings.scale is None:
         by_std = config.algorithm.get("norm_adv_by_std_in_grpo", True)
         settings = dataclasses.replace(settings, scale="group_std" if by_std else "none")
     return settings
+
+
+def switch_on_critic(config: Any) -> None:
+    """``rredcot_ppo`` trains a critic, as ``gae`` does in verl, without ``critic.enable`` being asked for.
+
+    Raises:
+        ValueError: ``critic.enable=False`` with an estimator that reads a critic.
+    """
+    if str(config.algorithm.adv_estimator) != PPO:
+        return
+    if config.critic.enable is None:
+        config.critic.enable = True
+    if not config.critic.enable:
+        raise ValueError(
+            "critic.enable=False: algorithm.adv_estimator=rredcot_ppo takes its values from a critic; leave "
+            "critic.enable out, or use adv_estimator=rredcot, which needs none"
+        )
+
+
+def check_rewards(config: Any, settings: RRedCoTConfig) -> None:
+    """Continuations must be scored while they are generated.
+
+    Raises:
+        ValueError: ``monte_carlo`` with a reward model that shares the trainer's devices.
+    """
+    reward_model = config.reward.reward_model
+    colocated = reward_model.enable and not reward_model.enable_resource_pool
+    if colocated and "monte_carlo" in scores_read(settings.build_value_estimator()):
+        raise ValueError(
+            "algorithm.rredcot.value_estimator=monte_carlo scores continuations while the rollout server is up, which "
+            "reward.reward_model.enable_resource_pool=False does not allow: give the reward model its own resource "
+            "pool, or take an estimator without rollouts (support)"
+        )
 
 
 def warn_of_pointless(config: Any, settings: RRedCoTConfig) -> None:

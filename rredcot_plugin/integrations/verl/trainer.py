@@ -15,13 +15,19 @@ from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
 
 from rredcot_plugin.integrations.verl.estimator import credit_step
 from rredcot_plugin.integrations.verl.runner import CreditRunner
-from rredcot_plugin.integrations.verl.settings import is_ours, read_settings, warn_of_pointless
+from rredcot_plugin.integrations.verl.settings import (
+    check_rewards,
+    is_ours,
+    read_settings,
+    switch_on_critic,
+    warn_of_pointless,
+)
 
 MODES = ("sync", "colocate_async", "separate_async")
 
 
 class RRedCoTTrainerMixin:
-    """Credit assignment around the three methods of verl's trainer that it touches."""
+    """Credit assignment around the methods of verl's trainer that it touches."""
 
     rredcot: CreditRunner | None = None
 
@@ -29,6 +35,8 @@ class RRedCoTTrainerMixin:
         settings = None
         if is_ours(config):
             settings = read_settings(config)
+            switch_on_critic(config)
+            check_rewards(config, settings)
             warn_of_pointless(config, settings)
         super().__init__(config)  # type: ignore[call-arg]
         if settings is not None:
@@ -39,6 +47,11 @@ class RRedCoTTrainerMixin:
         if self.rredcot is not None:
             self.rredcot.attach_tokenizer(self.tokenizer)  # type: ignore[attr-defined]
 
+    def on_sample_end(self) -> None:
+        if self.rredcot is not None:
+            self.rredcot.on_sampled()  # before verl puts the rollout servers to sleep
+        super().on_sample_end()  # type: ignore[misc]
+
     def _compute_old_log_prob(self, batch: Any, metrics: dict) -> Any:
         compute = super()._compute_old_log_prob  # type: ignore[misc]
         if self.rredcot is None:
@@ -48,7 +61,7 @@ class RRedCoTTrainerMixin:
     def _compute_advantage(self, batch: Any, metrics: dict) -> Any:
         if self.rredcot is None:
             return super()._compute_advantage(batch, metrics)  # type: ignore[misc]
-        with credit_step(self.rredcot.compute_advantage(metrics)):
+        with credit_step(self.rredcot.compute_advantage(batch, metrics)):
             return super()._compute_advantage(batch, metrics)  # type: ignore[misc]
 
     def _save_checkpoint(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,8 @@ GREEDY_BELOW = 1e-5  # vLLM's bound: lower temperatures mean argmax
 class Sampling:
     """Parameters of one request; `top_k` <= 0 and `top_p` = 1 mean no truncation.
 
+    A `seed` replaces the server's, and makes the result a function of the request alone.
+
     Raises ValueError for a value that is out of range.
     """
 
@@ -25,6 +27,7 @@ class Sampling:
     top_k: int = -1
     ignore_eos: bool = False
     log_probs: bool = False
+    seed: int | None = field(default=None, repr=False)  # absent from the key of requests without one
 
     def __post_init__(self) -> None:
         if self.temperature < 0:
@@ -42,7 +45,7 @@ class Sampling:
 
         Raises ValueError for parameters that this server would otherwise ignore silently.
         """
-        known = {"temperature", "top_p", "top_k", "logprobs", "ignore_eos", "repetition_penalty"}
+        known = {"temperature", "top_p", "top_k", "logprobs", "ignore_eos", "repetition_penalty", "seed"}
         unknown = sorted(set(params) - known - {"max_tokens", "max_new_tokens"})
         if unknown:
             raise ValueError(
@@ -57,6 +60,7 @@ class Sampling:
             top_k=int(params.get("top_k", -1)),
             ignore_eos=bool(params.get("ignore_eos", ignore_eos)),
             log_probs=bool(params.get("logprobs", False)),
+            seed=params.get("seed"),
         )
 
 
@@ -91,7 +95,10 @@ def request_uniforms(
     the equal requests (same prompt, same parameters) since the last weight update, so that the members of a group
     differ and a resumed run draws what an uninterrupted one would have drawn.
     """
-    key = repr((seed, replica, version, list(prompt), sampling, occurrence)).encode()
+    drawn_by: tuple[Any, ...] = (seed, replica, version, list(prompt), sampling, occurrence)
+    if sampling.seed is not None:
+        drawn_by = (sampling.seed, list(prompt), sampling)
+    key = repr(drawn_by).encode()
     digest = hashlib.blake2b(key, digest_size=16).digest()
     return np.random.default_rng(int.from_bytes(digest, "little")).random(count)
 

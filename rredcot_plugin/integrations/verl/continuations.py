@@ -1,0 +1,197 @@
+"""``value_estimator: monte_carlo`` inside verl: its own rollout server continues every boundary, its own reward
+workers score what comes out. Runs right after sampling, while the server still has the weights that sampled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+import transfer_queue as tq
+from tensordict import TensorDict
+from tqdm import tqdm
+from verl.protocol import DataProto
+
+from rredcot_plugin.integrations.verl.batch import StepRows, column_entries
+from rredcot_plugin.types import Segments
+from rredcot_plugin.values.monte_carlo import MonteCarloEstimator
+
+logger = logging.getLogger(__name__)
+
+REWARD_FIELDS = ["data_source", "reward_model", "extra_info", "raw_prompt", "uid"]
+SEEDED = ("vllm", "hf_cpu")
+"""Rollout engines that take a ``seed`` with each request."""
+
+
+@dataclass(frozen=True)
+class State:
+    """One distinct prefix (prompt and response tokens), with the row whose reward settings it is scored by."""
+
+    prompt: tuple[int, ...]
+    prefix: tuple[int, ...]
+    row: int
+
+
+@dataclass
+class Tally:
+    """What the continuations of a step cost."""
+
+    requests: int = 0
+    tokens: int = 0
+    failures: list[BaseException] = field(default_factory=list)
+
+
+class Continuations:
+    """Mean reward of continuations from states, ``concurrency`` requests at a time.
+
+    States with the same tokens before them are continued once. The seed of a request is a hash of
+    ``seed``, the step, the tokens before the state and the number of the sample, so it does not depend on the
+    order of rows or on how many states there are.
+    """
+
+    def __init__(self, trainer: Any, estimator: MonteCarloEstimator) -> None:
+        rollout = trainer.config.actor_rollout_ref.rollout
+        self.estimator = estimator
+        self.client = trainer.get_llm_client()
+        self.reward_workers = trainer.get_reward_handles()
+        self.response_length = int(rollout.response_length)
+        self.sampling = {
+            "temperature": rollout.temperature,
+            "top_p": rollout.top_p,
+            "top_k": rollout.top_k,
+            "repetition_penalty": 1.0,
+            "logprobs": False,
+        }
+        self.seeded = rollout.name in SEEDED
+
+    def values(
+        self, step: int, rows: StepRows, fields: Sequence[dict[str, Any]], segments: Segments, first_state: int
+    ) -> tuple[torch.Tensor, dict[str, float]]:
+        """(B, T): the value of the state before each segment at the segment's first token, NaN elsewhere.
+
+        A trace whose response has masked tokens (tool output) has no values: the server cannot play the tools.
+
+        Args:
+            fields: per row what the reward function gets beside the tokens.
+            first_state: 0 to continue the prompt too, 1 to leave it out.
+
+        Raises:
+            RuntimeError: every single request failed.
+        """
+        rollouts = rows.rollouts
+        found = torch.full(rollouts.token_ids.shape, torch.nan)
+        wanted = _wanted(rows, segments, first_state)
+        tally = Tally()
+        distinct = list(dict.fromkeys((state.prompt, state.prefix) for state, _, _ in wanted))
+        scored_by = {(state.prompt, state.prefix): state for state, _, _ in reversed(wanted)}
+        means = asyncio.run(self._run([scored_by[key] for key in distinct], step, fields, tally))
+        known = dict(zip(distinct, means, strict=True))
+        for state, row, column in wanted:
+            found[row, column] = known[state.prompt, state.prefix]
+        if tally.failures:
+            logger.warning("rredcot: %d of %d continuations failed", len(tally.failures), tally.requests)
+            if len(tally.failures) == tally.requests:
+                raise RuntimeError(f"rredcot: no continuation of {tally.requests} succeeded") from tally.failures[
+                    0
+                ]
+        traces = max(1, rollouts.batch_size)
+        return found, {
+            "rredcot/monte_carlo/continuations/mean": tally.requests / traces,
+            "rredcot/monte_carlo/tokens/mean": tally.tokens / traces,
+            "rredcot/monte_carlo/failed/mean": len(tally.failures) / max(1, tally.requests),
+        }
+
+    async def _run(
+        self, states: Sequence[State], step: int, fields: Sequence[dict[str, Any]], tally: Tally
+    ) -> list[float]:
+        gate = asyncio.Semaphore(self.estimator.concurrency)
+        total = len(states) * self.estimator.samples
+        with tqdm(total=total, desc="rredcot monte_carlo", leave=False, mininterval=5.0) as bar:
+
+            async def one(state: State, sample: int) -> float:
+                async with gate:
+                    tally.requests += 1
+                    try:
+                        return await self._reward_of_one(state, sample, step, fields[state.row], tally)
+                    except Exception as error:  # noqa: BLE001  a failed continuation costs its state a sample
+                        tally.failures.append(error)
+                        return float("nan")
+                    finally:
+                        bar.update(1)
+
+            rewards = await asyncio.gather(*(one(s, i) for s in states for i in range(self.estimator.samples)))
+        table = np.array(rewards, dtype=np.float64).reshape(len(states), self.estimator.samples)
+        table[~np.isfinite(table)] = np.nan
+        count = np.isfinite(table).sum(axis=1)
+        return [float(np.nansum(row) / n) if n else float("nan") for row, n in zip(table, count, strict=True)]
+
+    async def _reward_of_one(
+        self, state: State, sample: int, step: int, fields: dict[str, Any], tally: Tally
+    ) -> float:
+        ids = [*state.prompt, *state.prefix]
+        seed = request_seed(self.estimator.seed, step, ids, sample)
+        room = max(1, self.response_length - len(state.prefix))
+        limit = room if self.estimator.max_tokens is None else min(room, self.estimator.max_tokens)
+        sampling = {**self.sampling, "max_tokens": limit, **({"seed": seed} if self.seeded else {})}
+        output = await self.client.generate(
+            request_id=f"rredcot-{step}-{seed}", prompt_ids=ids, sampling_params=sampling
+        )
+        tally.tokens += len(output.token_ids)
+        worker = self.reward_workers[seed % len(self.reward_workers)]
+        data = reward_input(state.prompt, [*state.prefix, *output.token_ids], fields)
+        result = await worker.compute_score.remote(data)
+        return float(result["reward_score"])
+
+
+def request_seed(seed: int, step: int, ids: Sequence[int], sample: int) -> int:
+    """A number in [0, 2³¹) that depends on its arguments only."""
+    digest = hashlib.blake2b(repr((seed, step, list(ids), sample)).encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def reward_input(prompt: Sequence[int], response: Sequence[int], fields: dict[str, Any]) -> DataProto:
+    """One rollout as verl's reward workers get it from the agent loop."""
+    prompts, responses = torch.tensor([list(prompt)]), torch.tensor([list(response)])
+    input_ids = torch.cat([prompts, responses], dim=1)
+    batch = {
+        "prompts": prompts,
+        "responses": responses,
+        "input_ids": input_ids,
+        "attention_mask": torch.ones_like(input_ids),
+        "position_ids": torch.arange(input_ids.shape[1])[None],
+    }
+    extra = {}
+    for name, value in {**fields, "__num_turns__": 2}.items():
+        extra[name] = np.empty(1, dtype=object)  # np.array([...]) would unpack a list of messages
+        extra[name][0] = value
+    return DataProto(batch=TensorDict(batch, batch_size=1), non_tensor_batch=extra)
+
+
+def reward_fields(keys: Sequence[str], partition_id: str, active: Sequence[int]) -> list[dict[str, Any]]:
+    """What the reward function gets beside the tokens, for each active row."""
+    data = tq.kv_batch_get(keys=list(keys), partition_id=partition_id, select_fields=REWARD_FIELDS)
+    columns = {name: column_entries(data.get(name, None), active) for name in REWARD_FIELDS}
+    return [
+        {name: column[i] for name, column in columns.items() if column is not None} for i in range(len(active))
+    ]
+
+
+def _wanted(rows: StepRows, segments: Segments, first_state: int) -> list[tuple[State, int, int]]:
+    """The states to continue, each with its row and the column of the token behind it."""
+    wanted = []
+    starts = segments.starts.tolist()
+    for row, prompt in enumerate(rows.prompts):
+        length = rows.lengths[row]
+        if not bool(rows.rollouts.response_mask[row, :length].all()):
+            continue
+        prompt_ids, response = tuple(prompt.tolist()), rows.rollouts.token_ids[row].tolist()
+        for number in range(first_state, int(segments.num_segments[row])):
+            column = starts[row][number]
+            wanted.append((State(prompt_ids, tuple(response[:column]), row), row, column))
+    return wanted
