@@ -62,6 +62,27 @@ def sample_rollouts(texts: Sequence[str] = SAMPLES, seed: int = 0) -> Rollouts:
     )
 
 
+def text_rollouts(texts: Sequence[str], outcomes: Sequence[float] | None = None, **fields: Any) -> Rollouts:
+    """Rollouts of one group, a token a character, right-padded; the reward stands on the last character.
+
+    ``outcomes`` are 0 unless given; ``fields`` are further fields of ``Rollouts``, or replace those made here.
+    """
+    T = max(1, *map(len, texts))
+    lengths = torch.tensor([len(text) for text in texts])
+    rewards = torch.zeros(len(texts), T)
+    for row, outcome in enumerate(outcomes or ()):
+        rewards[row, max(0, len(texts[row]) - 1)] = outcome
+    made = {
+        "token_ids": torch.tensor([[*map(ord, text), *[0] * (T - len(text))] for text in texts]),
+        "response_mask": torch.arange(T)[None] < lengths[:, None],
+        "rewards": rewards,
+        "group_ids": [0] * len(texts),
+        "texts": list(texts),
+        "token_offsets": [[(i, i + 1) for i in range(len(text))] for text in texts],
+    }
+    return Rollouts(**{**made, **fields})
+
+
 def check_segmenter(segmenter: Callable[[Rollouts], Segments], rollouts: Rollouts | None = None) -> None:
     """Raise ``AssertionError`` naming the first rule that ``segmenter`` breaks, and where.
 

@@ -9,6 +9,7 @@ Needs torch; transformers is imported only when a model is used. Around an own t
 """
 
 from rredcot_plugin.probes.api import BACKENDS, probe_log_probs
+from rredcot_plugin.probes.attribution import attention_attribution, capture_attention, gradient_attribution
 from rredcot_plugin.probes.batched import forward_batched
 from rredcot_plugin.probes.cached import forward_probes
 from rredcot_plugin.probes.capture import CapturedTrunk, capture_trunk, trunk_slices
@@ -21,11 +22,14 @@ __all__ = [
     "CapturedTrunk",
     "ProbeLayout",
     "UnsupportedModelError",
+    "attention_attribution",
     "build_layout",
+    "capture_attention",
     "capture_trunk",
     "forward_batched",
     "forward_packed",
     "forward_probes",
+    "gradient_attribution",
     "probe_log_probs",
     "trunk_slices",
 ]

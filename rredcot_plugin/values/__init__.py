@@ -3,6 +3,7 @@
 Importing this package registers the estimators that ship with it.
 """
 
+from rredcot_plugin.values.attribution import AttentionEstimator, GradientEstimator
 from rredcot_plugin.values.confidence import ConfidenceEstimator
 from rredcot_plugin.values.critic import CriticEstimator
 from rredcot_plugin.values.importance import (
@@ -18,8 +19,10 @@ from rredcot_plugin.values.monte_carlo import MonteCarloEstimator
 from rredcot_plugin.values.reference import ReferenceEstimator
 
 __all__ = [
+    "AttentionEstimator",
     "ConfidenceEstimator",
     "CriticEstimator",
+    "GradientEstimator",
     "GroundTruthEstimator",
     "IterativeEstimator",
     "MixtureEstimator",

@@ -1,8 +1,10 @@
-"""Run with ``VERL_PLATFORM=cpu python -m tests.contract.engine_check DIR``: verl's FSDP2 engine with probes.
+"""Run with ``VERL_PLATFORM=cpu python -m tests.contract.engine_check DIR [RANK WORLD]``: verl's FSDP2 engine.
 
-Builds the engine that verl's registry gives for this platform, runs the same batch without probes and with the
-backends ``cached`` and ``packed``, with padded rows and with padding removed, and compares with independent
-forwards. A script of its own because the platform is chosen once per process.
+Builds the engine that verl's registry gives for this platform, runs the same batch plain, with probes
+(``cached`` and ``packed``) and with attribution, with padded rows and with padding removed, and compares with
+independent forwards. With RANK and WORLD it is one of several processes that share the model; their batches
+differ, and only rank 0's has answers to attribute. A script of its own because the platform is chosen once per
+process.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from verl.workers.engine import EngineRegistry
 
 from rredcot_plugin.integrations.verl import wire
 from rredcot_plugin.probes import forward_batched
+from rredcot_plugin.probes.attribution import attention_attribution, gradient_attribution
 from tests.unit.probe_models import random_ids, tiny_model
 
 LENGTHS = [(9, 14), (5, 3), (7, 20), (4, 1)]  # prompt and response tokens of each row
@@ -30,6 +33,7 @@ SPECS = [
     [(12, [4, 9, 9, 3], 2)],
     [(5, [11, 12], 0)],
 ]
+ANSWER_STARTS = [18, -1, 25, 4]  # from the start of the prompt; none in row 1, all of the response in row 3
 TEMPERATURE = 0.7
 
 
@@ -56,7 +60,14 @@ def make_engine(path: Path, *, remove_padding: bool):
     return engine
 
 
-def make_batch(rows: list[torch.Tensor], *, remove_padding: bool, backend: str | None) -> TensorDict:
+def make_batch(
+    rows: list[torch.Tensor],
+    *,
+    remove_padding: bool,
+    backend: str | None,
+    attribution: str | None,
+    starts: list[int],
+) -> TensorDict:
     masks = [torch.ones(response, dtype=torch.int64) for _, response in LENGTHS]
     fields = {
         "input_ids": wire.jagged(rows),
@@ -64,6 +75,7 @@ def make_batch(rows: list[torch.Tensor], *, remove_padding: bool, backend: str |
         "loss_mask": wire.jagged(masks),
         "response_mask": wire.jagged(masks),
         wire.PROBES: wire.jagged([wire.pack(specs) for specs in SPECS]),
+        wire.ANSWER_START: wire.pack_starts(starts),
     }
     data = TensorDict(fields, batch_size=len(rows))
     notes = {
@@ -73,13 +85,25 @@ def make_batch(rows: list[torch.Tensor], *, remove_padding: bool, backend: str |
         "use_dynamic_bsz": False,
         "micro_batch_size_per_gpu": 2,
     }
-    tu.assign_non_tensor(data, **(notes | ({wire.BACKEND: backend} if backend else {})))
+    asked = {wire.BACKEND: backend, wire.ATTRIBUTION: attribution}
+    tu.assign_non_tensor(data, **notes, **{key: value for key, value in asked.items() if value})
     return data
 
 
-def run(engine, rows, *, remove_padding: bool, backend: str | None) -> dict[str, torch.Tensor]:
+def run(
+    engine,
+    rows,
+    *,
+    remove_padding: bool,
+    backend: str | None,
+    attribution: str | None = None,
+    starts: list[int] = ANSWER_STARTS,
+) -> dict[str, torch.Tensor]:
+    batch = make_batch(
+        rows, remove_padding=remove_padding, backend=backend, attribution=attribution, starts=starts
+    )
     with engine.eval_mode():
-        out = engine.infer_batch(make_batch(rows, remove_padding=remove_padding, backend=backend))
+        out = engine.infer_batch(batch)
     return out["model_output"]
 
 
@@ -104,7 +128,36 @@ def check(path: Path, reference, rows: list[torch.Tensor], *, remove_padding: bo
             error = float((got[1:] - expected).abs().max()) if probes else 0.0
             assert error < 1e-5, (remove_padding, backend, row, error)
         print(f"remove_padding={remove_padding} backend={backend}: equal")
+    check_attribution(engine, reference, rows, plain, remove_padding=remove_padding)
     check_unsupported(engine, rows, remove_padding=remove_padding)
+
+
+def check_attribution(engine, reference, rows, plain, *, remove_padding: bool, starts=ANSWER_STARTS) -> None:
+    """Attention and gradient, each alone and together, with and without probes beside them."""
+    offsets = wire.unpack_starts(wire.pack_starts(starts), [len(row) for row in rows])
+    expected = {
+        "attention": attention_attribution(reference, rows, offsets),
+        "gradient": gradient_attribution(reference, rows, offsets, TEMPERATURE),
+    }
+    for kinds in ("attention", "gradient", "attention,gradient"):
+        for backend in (None, "cached", "packed"):
+            out = run(
+                engine, rows, remove_padding=remove_padding, backend=backend, attribution=kinds, starts=starts
+            )
+            assert (wire.LOG_PROBS in out) == (backend is not None)
+            for name in ("log_probs", "entropy"):
+                difference = float((values(plain[name]) - values(out[name])).abs().max())
+                assert difference < 1e-5 if backend == "packed" else difference == 0.0, (kinds, backend, name)
+            for kind, field in wire.SCORES.items():
+                assert (field in out) == (kind in kinds.split(","))
+                for row, (prompt, response) in enumerate(LENGTHS if field in out else []):
+                    got = out[field][row]
+                    assert got.shape == (response,)
+                    torch.testing.assert_close(got, expected[kind][row][prompt:], rtol=1e-4, atol=1e-5)
+    assert float(expected["gradient"][0][LENGTHS[0][0] :].sum()) > 0 or starts != ANSWER_STARTS
+    assert all(parameter.grad is None for parameter in engine.module.parameters())
+    assert not any(module.training for module in engine.module.modules())
+    print(f"remove_padding={remove_padding} attribution: the same")
 
 
 def check_unsupported(engine, rows, *, remove_padding: bool) -> None:
@@ -112,26 +165,37 @@ def check_unsupported(engine, rows, *, remove_padding: bool) -> None:
     config = engine.module.config
     config.num_hidden_layers += 1  # as if one layer's attention did not go through the registry
     try:
-        out = run(engine, rows, remove_padding=remove_padding, backend="cached")
+        out = run(engine, rows, remove_padding=remove_padding, backend="cached", attribution="attention,gradient")
     finally:
         config.num_hidden_layers -= 1
+    for field in wire.SCORES.values():
+        assert [len(row) for row in out[field].unbind()] == [response for _, response in LENGTHS]
+        assert torch.isnan(values(out[field])).all()
     probes = torch.cat([row[1:] for row in out[wire.LOG_PROBS].unbind()])
     assert torch.isnan(probes).all()
     assert torch.isfinite(values(out["log_probs"])).all()
     print(f"remove_padding={remove_padding} unsupported model: NaN, as agreed")
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, rank: int = 0, world: int = 1) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("cpu:gloo", rank=0, world_size=1, init_method=f"file://{folder}/rendezvous")
-    model = tiny_model("qwen3")
-    model.save_pretrained(folder / "model")
+    dist.init_process_group("cpu:gloo", rank=rank, world_size=world, init_method=f"file://{folder}/rendezvous")
+    if rank == 0:
+        tiny_model("qwen3").save_pretrained(folder / "model")
+    dist.barrier()
     reference = AutoModelForCausalLM.from_pretrained(folder / "model", attn_implementation="sdpa").eval()
-    rows = [torch.tensor(random_ids(prompt + response, seed=i)) for i, (prompt, response) in enumerate(LENGTHS)]
+    seeds = [i + 100 * rank for i in range(len(LENGTHS))]
+    rows = [torch.tensor(random_ids(sum(length), seed=seed)) for length, seed in zip(LENGTHS, seeds, strict=True)]
     for remove_padding in (False, True):
-        check(folder / "model", reference, rows, remove_padding=remove_padding)
+        if world == 1:
+            check(folder / "model", reference, rows, remove_padding=remove_padding)
+            continue
+        engine = make_engine(folder / "model", remove_padding=remove_padding)
+        plain = run(engine, rows, remove_padding=remove_padding, backend=None)
+        starts = ANSWER_STARTS if rank == 0 else [-1] * len(rows)
+        check_attribution(engine, reference, rows, plain, remove_padding=remove_padding, starts=starts)
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))

@@ -1,4 +1,4 @@
-"""Probes inside verl's FSDP2 engine equal independent forwards, and leave verl's own outputs alone."""
+"""Probes and attribution in verl's FSDP2 engine equal independent forwards and leave verl's own outputs alone."""
 
 from __future__ import annotations
 
@@ -17,23 +17,56 @@ from rredcot_plugin.integrations.verl.sessions import row_roles
 ROOT = Path(__file__).parents[2]
 
 
-def test_engine_probes(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.contract.engine_check", str(tmp_path)],
+def start_check(folder: Path, *ranks: int) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.contract.engine_check", str(folder), *map(str, ranks)],
         cwd=ROOT,
         env={**os.environ, "VERL_PLATFORM": "cpu"},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=600,
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.count("equal") == 4
-    assert done.stdout.count("as agreed") == 2
+
+
+def test_engine_probes_and_attribution(tmp_path: Path) -> None:
+    process = start_check(tmp_path)
+    out, error = process.communicate(timeout=600)
+    assert process.returncode == 0, error[-3000:]
+    assert out.count("equal") == 4
+    assert out.count("attribution: the same") == 2
+    assert out.count("as agreed") == 2
+
+
+def test_ranks_with_different_rows_stay_in_step(tmp_path: Path) -> None:
+    """Two ranks share the model; one has no answer to attribute and must run forward and backward all the same."""
+    processes = [start_check(tmp_path, rank, 2) for rank in range(2)]
+    try:
+        for process in processes:
+            out, error = process.communicate(timeout=600)
+            assert process.returncode == 0, error[-3000:]
+            assert out.count("attribution: the same") == 2
+    finally:
+        for process in processes:
+            process.kill()
 
 
 @pytest.mark.parametrize("specs", [[], [(3, [7], 0)], [(0, [1, 2, 3], 2), (9, [4, 5], 1)]])
 def test_wire_round_trip(specs: list) -> None:
     assert wire.unpack(wire.pack(specs)) == specs
+
+
+@pytest.mark.parametrize("starts", [[3, -1, 0], [-1], [5, 5]])
+def test_answer_starts_travel_jagged_or_dense(starts: list[int]) -> None:
+    field, lengths = wire.pack_starts(starts), [9] * len(starts)
+    expected = [9 if start < 0 else start for start in starts]
+    assert wire.unpack_starts(field, lengths) == expected
+    assert wire.unpack_starts(torch.tensor(starts)[:, None], lengths) == expected
+
+
+def test_an_unknown_attribution_is_named() -> None:
+    assert wire.attributions("gradient,attention") == ["gradient", "attention"]
+    with pytest.raises(ValueError, match="allowed are attention, gradient"):
+        wire.attributions("atention")
 
 
 def test_roles_follow_verls_keys_whatever_the_order() -> None:

@@ -6,6 +6,7 @@ import torch
 from hypothesis import strategies as st
 
 from rredcot_plugin import Rollouts, Segments
+from rredcot_plugin.testing import text_rollouts as text_rollouts
 
 
 def gae_reference(deltas: list[float], lam: float) -> list[float]:
@@ -36,22 +37,6 @@ def batches(draw, dtype=torch.float32):
 def random_values(segments: Segments, seed: int = 0) -> torch.Tensor:
     shape = (len(segments.num_segments), segments.max_segments)
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-def text_rollouts(texts: list[str], **kwargs) -> Rollouts:
-    """One token a character, right-padded."""
-    T = max(1, *map(len, texts))
-    mask = torch.tensor([[i < len(text) for i in range(T)] for text in texts])
-    ids = torch.tensor([[ord(text[i]) if i < len(text) else 0 for i in range(T)] for text in texts])
-    kwargs.setdefault("rewards", torch.zeros(len(texts), T))
-    kwargs.setdefault("group_ids", [0] * len(texts))
-    return Rollouts(
-        token_ids=ids,
-        response_mask=mask,
-        texts=texts,
-        token_offsets=[[(i, i + 1) for i in range(len(text))] for text in texts],
-        **kwargs,
-    )
 
 
 def pieces(rollouts: Rollouts, segments: Segments, row: int = 0) -> list[str]:

@@ -1,7 +1,7 @@
-"""Runs after ``verl.workers.engine``: FSDP engines whose log-prob pass also answers probes.
+"""Runs after ``verl.workers.engine``: FSDP engines whose log-prob pass also answers probes and attributes.
 
 The classes are verl's own with one method extended, registered for the vendor of each device; verl prefers a
-vendor's entry, so no entry of verl is replaced. A batch without probes goes through untouched.
+vendor's entry, so no entry of verl is replaced. A batch that asks for neither goes through untouched.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from rredcot_plugin.probes import (
     forward_packed,
     forward_probes,
 )
+from rredcot_plugin.probes.attribution import attention_attribution, capture_attention, gradient_attribution
+from rredcot_plugin.probes.capture import RowSpan
 from rredcot_plugin.probes.layout import ProbeLayout, ProbeSpec, row_spans_of
 
 logger = logging.getLogger(__name__)
@@ -65,11 +67,8 @@ class ProbeEngineMixin:
         with capture_trunk(module) as captured:
             loss, output = super().forward_step(micro_batch, loss_function, True)  # type: ignore[misc]
         start = _now()
-        lengths = [len(row) for row in rows]
-        packed_rows = tu.get_non_tensor_data(data=micro_batch, key="use_remove_padding", default=True)
-        spans = row_spans_of(lengths) if packed_rows else [(i, 0, n) for i, n in enumerate(lengths)]
         with self._autocast():
-            log_probs = forward_probes(module, captured, layout, spans, temperature)
+            log_probs = forward_probes(module, captured, layout, _spans(micro_batch, rows), temperature)
         return loss, output, log_probs, _now() - start
 
     def _packed_step(self, micro_batch: Any, loss_function: Any, specs: list[list[ProbeSpec]]) -> tuple:
@@ -96,20 +95,110 @@ class ProbeEngineMixin:
         return nullcontext() if dtype == torch.float32 else torch.autocast(get_device_name(), dtype=dtype)
 
 
+class AttributionEngineMixin:
+    """Adds ``rredcot_attention`` and ``rredcot_gradient`` to the model outputs of a pass that asks for them.
+
+    Stands in front of ``ProbeEngineMixin``, so both can run in one pass. Attention is read while verl's own
+    forward runs, or in a forward of its own with ``packed`` probes; the gradient takes one more forward and a
+    backward. No bit of the other outputs changes, parameters get no gradient, and every rank makes the same
+    calls, whatever its rows. Where the model cannot be read, every score is NaN.
+    """
+
+    def forward_step(self, micro_batch: Any, loss_function: Any, forward_only: bool) -> tuple[Any, dict]:
+        wanted = tu.get_non_tensor_data(data=micro_batch, key=wire.ATTRIBUTION, default=None)
+        kinds = wire.attributions(wanted) if forward_only else []
+        if not kinds:
+            return super().forward_step(micro_batch, loss_function, forward_only)  # type: ignore[misc]
+        micro_batch = micro_batch.to(get_device_id())
+        scores = {}
+        if "attention" in kinds:
+            loss, output, scores["attention"] = self._attention_step(micro_batch, loss_function)
+        else:
+            loss, output = super().forward_step(micro_batch, loss_function, True)  # type: ignore[misc]
+        if "gradient" in kinds:
+            scores["gradient"] = self._attribute("gradient", micro_batch)
+        for kind, found in scores.items():
+            output["model_output"][wire.SCORES[kind]] = _of_response(found, micro_batch)
+        return loss, output
+
+    def _attention_step(self, micro_batch: Any, loss_function: Any) -> tuple[Any, dict, list[torch.Tensor] | None]:
+        if tu.get_non_tensor_data(data=micro_batch, key=wire.BACKEND, default=None) == "packed":
+            # attention does not run in the model's own function there, so there is nothing to watch
+            loss, output = super().forward_step(micro_batch, loss_function, True)  # type: ignore[misc]
+            return loss, output, self._attribute("attention", micro_batch)
+        try:
+            rows, starts = _answers(micro_batch)
+            with capture_attention(self.module, _spans(micro_batch, rows), starts) as captured:  # type: ignore[attr-defined]
+                loss, output = super().forward_step(micro_batch, loss_function, True)  # type: ignore[misc]
+            return loss, output, captured.scores()
+        except UnsupportedModelError as error:
+            _warn_unread(error)
+        return *super().forward_step(micro_batch, loss_function, True), None  # type: ignore[misc]
+
+    def _attribute(self, kind: str, micro_batch: Any) -> list[torch.Tensor] | None:
+        """Scores from forwards of their own; None where the model cannot be read."""
+        module: torch.nn.Module = self.module  # type: ignore[attr-defined]
+        try:
+            rows, starts = _answers(micro_batch)
+            with self._autocast():  # type: ignore[attr-defined]
+                if kind == "attention":
+                    return attention_attribution(module, rows, starts)
+                return gradient_attribution(module, rows, starts, _temperature(micro_batch))
+        except UnsupportedModelError as error:
+            _warn_unread(error)
+        return None
+
+
+def _warn_unread(error: UnsupportedModelError) -> None:
+    logger.warning(
+        "rredcot: this model's attention or gradient cannot be read, so nothing is attributed: %s", error
+    )
+
+
+def _answers(micro_batch: Any) -> tuple[list[torch.Tensor], list[int]]:
+    """Rows of tokens, and where the answer of each begins."""
+    _check_positions(micro_batch)
+    rows = list(micro_batch["input_ids"].unbind())
+    return rows, wire.unpack_starts(micro_batch[wire.ANSWER_START], [len(row) for row in rows])
+
+
+def _of_response(scores: list[torch.Tensor] | None, micro_batch: Any) -> torch.Tensor:
+    """Jagged rows of the response's scores; NaN where there are none."""
+    lengths = [len(row) for row in micro_batch["response_mask"].unbind()]
+    if scores is None:
+        device = micro_batch["input_ids"].device
+        return wire.jagged([torch.full((length,), torch.nan, device=device) for length in lengths])
+    return wire.jagged([row[len(row) - length :] for row, length in zip(scores, lengths, strict=True)])
+
+
+def _spans(micro_batch: Any, rows: list[torch.Tensor]) -> list[RowSpan]:
+    """Where the rows stand in verl's own forward."""
+    lengths = [len(row) for row in rows]
+    packed = tu.get_non_tensor_data(data=micro_batch, key="use_remove_padding", default=True)
+    return row_spans_of(lengths) if packed else [(i, 0, n) for i, n in enumerate(lengths)]
+
+
 def _layout(micro_batch: Any, specs: list[list[ProbeSpec]]) -> tuple[list[torch.Tensor], ProbeLayout, float]:
     """Rows of tokens, the probes laid out behind them, and the temperature.
 
     Raises:
         UnsupportedModelError: rows whose positions have several axes, or temperatures that differ by row.
     """
+    _check_positions(micro_batch)
+    rows = list(micro_batch["input_ids"].unbind())
+    return rows, build_layout(specs, [row.tolist() for row in rows]), _temperature(micro_batch)
+
+
+def _check_positions(micro_batch: Any) -> None:
     if micro_batch["position_ids"].dim() == 3:
         raise UnsupportedModelError("position ids have several axes (a multi-modal model)")
-    temperature = torch.as_tensor(micro_batch["temperature"]).float()
-    if temperature.numel() > 1 and bool((temperature != temperature.flatten()[0]).any()):
+
+
+def _temperature(micro_batch: Any) -> float:
+    temperature = torch.as_tensor(micro_batch["temperature"]).float().flatten()
+    if bool((temperature != temperature[0]).any()):
         raise UnsupportedModelError("rows differ in temperature")
-    rows = list(micro_batch["input_ids"].unbind())
-    layout = build_layout(specs, [row.tolist() for row in rows])
-    return rows, layout, float(temperature.flatten()[0])
+    return float(temperature[0])
 
 
 def _per_row(log_probs: torch.Tensor, specs: list[list[ProbeSpec]], seconds: float) -> torch.Tensor:
@@ -133,7 +222,8 @@ def register() -> None:
                 continue
             taken = {key[1] for key in registered if isinstance(key, tuple) and key[0] == device}
             vendors = [vendor for vendor in VENDORS.get(device, ()) if vendor not in taken]
-            probing = type(f"RRedCoT{engine.__name__}", (ProbeEngineMixin, engine), {"__module__": __name__})
+            bases = (AttributionEngineMixin, ProbeEngineMixin, engine)
+            probing = type(f"RRedCoT{engine.__name__}", bases, {"__module__": __name__})
             globals()[probing.__name__] = probing  # findable by name
             if vendors:
                 EngineRegistry.register("language_model", backend, device, vendors)(probing)

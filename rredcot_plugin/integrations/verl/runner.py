@@ -20,11 +20,12 @@ from rredcot_plugin.alignment import TokenBytes
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.encoding import ProbeEncoder
 from rredcot_plugin.integrations.verl import wire
+from rredcot_plugin.integrations.verl.attribution import ask_attribution, read_attribution
 from rredcot_plugin.integrations.verl.batch import StepRows, onto_unmasked, padded, read_rows
 from rredcot_plugin.integrations.verl.batched import batched_log_probs
-from rredcot_plugin.integrations.verl.continuations import Continuations, reward_fields
 from rredcot_plugin.integrations.verl.dump import dump_step
 from rredcot_plugin.integrations.verl.estimator import RED
+from rredcot_plugin.integrations.verl.monte_carlo import MonteCarloHook
 from rredcot_plugin.integrations.verl.probing import ProbePlan, plan_probes
 from rredcot_plugin.integrations.verl.sessions import RowRoles, row_roles
 from rredcot_plugin.integrations.verl.settings import why_not_in_pass
@@ -65,44 +66,17 @@ class CreditRunner:
         self.backend = self._choose_backend()
         self.estimator = settings.build_value_estimator()
         self.reads = scores_read(self.estimator)
-        self._continues = any(isinstance(leaf, MonteCarloEstimator) for leaf in leaves(self.estimator))
-        self._sampled: Any = None
-        self._continuations: Continuations | None = None
-        self._continued: dict[str, torch.Tensor] = {}
-        self._metrics_of_sampling: dict[str, float] = {}
-        if self._continues:
-            self._remember_samples(trainer.replay_buffer)
-
-    def _remember_samples(self, buffer: Any) -> None:
-        """Keep the batch that was sampled last: verl's ``on_sample_end`` does not hand it over."""
-        sample = buffer.sample
-
-        def remember(*args: Any, **kwargs: Any) -> Any:
-            result = sample(*args, **kwargs)
-            self._sampled = result[0]
-            return result
-
-        buffer.sample = remember
+        self._attributions = self.reads & wire.SCORES.keys()
+        self._monte_carlo: MonteCarloHook | None = None
+        for leaf in leaves(self.estimator):
+            if isinstance(leaf, MonteCarloEstimator):
+                first_state = 1 if settings.prior_from_group else 0
+                self._monte_carlo = MonteCarloHook(trainer, leaf, self._read, self.segmenter, first_state)
 
     def on_sampled(self) -> None:
-        """Monte-Carlo values of the batch just sampled, while the rollout server still has its weights."""
-        if not self._continues or self._sampled is None:
-            return
-        batch, self._sampled = self._sampled, None
-        with marked_timer("rredcot_monte_carlo", getattr(self.trainer, "timing_raw", {})):
-            if self._continuations is None:
-                self._continuations = Continuations(self.trainer, _monte_carlo(self.estimator))
-            roles = row_roles(batch.keys, batch.tags)
-            rows = self._read(batch, roles)
-            values, notes = self._continuations.values(
-                self.trainer.global_steps,
-                rows,
-                reward_fields(batch.keys, batch.partition_id, roles.active),
-                self.segmenter(rows.rollouts),
-                1 if self.settings.prior_from_group else 0,
-            )
-        self._continued = {batch.keys[row]: values[i] for i, row in enumerate(roles.active)}
-        self._metrics_of_sampling = notes
+        """Called between sampling and everything else of a step."""
+        if self._monte_carlo is not None:
+            self._monte_carlo.on_sampled()
 
     def _read(self, batch: Any, roles: RowRoles) -> StepRows:
         assert self._table is not None
@@ -136,37 +110,35 @@ class CreditRunner:
             plan = plan_probes(rows, segments, self.settings, self._encoder)
             self.state = StepState(roles, rows, segments, plan)
         metrics.update(plan.metrics)
-        self._take_continued(batch, metrics)
         in_pass = self.backend != "batched" and any(plan.specs)
         if in_pass:
             self._put_probes(batch, roles, plan)
             batch.extra_info[wire.BACKEND] = self.backend
+        if self._attributions:
+            ask_attribution(batch, self._attributions, roles, rows, segments)
         extra_info = batch.extra_info
         batch = compute(batch, metrics)
         for info in (extra_info, batch.extra_info):
             info.pop(wire.BACKEND, None)
+            info.pop(wire.ATTRIBUTION, None)
         self._read_signals(batch, roles, rows, in_pass, metrics)
+        self._read_token_scores(batch, roles, rows, metrics)
         if self.backend == "batched" and any(plan.specs):
             with marked_timer("rredcot_probes", timing):
                 self.state.log_probs = self._batched(rows, plan)
         metrics["rredcot/probes/in_pass/mean"] = float(in_pass and self.backend != "batched")
         return batch
 
-    def _take_continued(self, batch: Any, metrics: dict) -> None:
-        """Monte-Carlo values of the rows of this batch, whatever order they stand in by now."""
-        if not self._continues:
-            return
+    def _read_token_scores(self, batch: Any, roles: RowRoles, rows: StepRows, metrics: dict) -> None:
+        """What estimators without probes read."""
         assert self.state is not None
-        shape = self.state.rows.rollouts.token_ids.shape
-        scores = torch.full(shape, torch.nan)
-        for i, row in enumerate(self.state.roles.active):
-            found = self._continued.get(batch.keys[row])
-            if found is not None:
-                columns = min(len(found), shape[1])
-                scores[i, :columns] = found[:columns]
-        self.state.token_scores["monte_carlo"] = scores
-        metrics.update(self._metrics_of_sampling)
-        self._continued, self._metrics_of_sampling = {}, {}
+        width = rows.rollouts.token_ids.shape[1]
+        if self._attributions:
+            self.state.token_scores.update(read_attribution(batch, self._attributions, roles, width))
+        if self._monte_carlo is not None:
+            found, cost = self._monte_carlo.take(batch.keys, roles.active, width)
+            self.state.token_scores["monte_carlo"] = found
+            metrics.update(cost)
 
     def _put_probes(self, batch: Any, roles: RowRoles, plan: ProbePlan) -> None:
         vectors = [wire.pack([])] * len(batch.keys)
@@ -293,11 +265,6 @@ class CreditRunner:
             logger.warning("rredcot: %s is missing, so the calibration window starts empty", path)
             return
         self.calibrator.load_state_dict(torch.load(path, weights_only=True))
-
-
-def _monte_carlo(estimator: Any) -> MonteCarloEstimator:
-    """The estimator, or the part of it, that says how continuations are made."""
-    return next(leaf for leaf in leaves(estimator) if isinstance(leaf, MonteCarloEstimator))
 
 
 def fit_width(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

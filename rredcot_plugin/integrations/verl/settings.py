@@ -79,19 +79,27 @@ def switch_on_critic(config: Any) -> None:
         )
 
 
-def check_rewards(config: Any, settings: RRedCoTConfig) -> None:
-    """Continuations must be scored while they are generated.
+def check_estimator(config: Any, settings: RRedCoTConfig) -> None:
+    """What the estimator reads must be there to be read in this run.
 
     Raises:
-        ValueError: ``monte_carlo`` with a reward model that shares the trainer's devices.
+        ValueError: ``monte_carlo`` with a reward model that shares the trainer's devices; ``attention`` or
+            ``gradient`` with an engine whose log-prob pass we do not reach.
     """
+    reads = scores_read(settings.build_value_estimator())
+    key = f"algorithm.rredcot.value_estimator={settings.value_estimator}"
     reward_model = config.reward.reward_model
-    colocated = reward_model.enable and not reward_model.enable_resource_pool
-    if colocated and "monte_carlo" in scores_read(settings.build_value_estimator()):
+    if "monte_carlo" in reads and reward_model.enable and not reward_model.enable_resource_pool:
         raise ValueError(
-            "algorithm.rredcot.value_estimator=monte_carlo scores continuations while the rollout server is up, which "
+            f"{key} scores continuations while the rollout server is up, which "
             "reward.reward_model.enable_resource_pool=False does not allow: give the reward model its own resource "
             "pool, or take an estimator without rollouts (support)"
+        )
+    reason = why_not_in_pass(config)
+    if reads & {"attention", "gradient"} and reason is not None:
+        raise ValueError(
+            f"{key} runs inside the log-prob pass of verl's FSDP engines, which {reason} keeps it out of: change "
+            "that, or take an estimator that works with any engine (support, confidence)"
         )
 
 

@@ -16,7 +16,7 @@ from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
 from rredcot_plugin.integrations.verl.estimator import credit_step
 from rredcot_plugin.integrations.verl.runner import CreditRunner
 from rredcot_plugin.integrations.verl.settings import (
-    check_rewards,
+    check_estimator,
     is_ours,
     read_settings,
     switch_on_critic,
@@ -36,7 +36,7 @@ class RRedCoTTrainerMixin:
         if is_ours(config):
             settings = read_settings(config)
             switch_on_critic(config)
-            check_rewards(config, settings)
+            check_estimator(config, settings)
             warn_of_pointless(config, settings)
         super().__init__(config)  # type: ignore[call-arg]
         if settings is not None:

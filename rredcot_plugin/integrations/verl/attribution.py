@@ -1,0 +1,34 @@
+"""Ask the log-prob pass for ``attention`` and ``gradient`` scores, and read them back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import transfer_queue as tq
+from tensordict import TensorDict
+
+from rredcot_plugin.integrations.verl import wire
+from rredcot_plugin.integrations.verl.batch import StepRows, padded
+from rredcot_plugin.integrations.verl.sessions import RowRoles
+from rredcot_plugin.types import Segments
+
+
+def ask_attribution(batch: Any, kinds: set[str], roles: RowRoles, rows: StepRows, segments: Segments) -> None:
+    """Tell the engine where the answer of each row begins: at its last segment, unless it is the only one."""
+    starts = [-1] * len(batch.keys)
+    firsts = segments.starts.tolist()
+    for i, row in enumerate(roles.active):
+        count = int(segments.num_segments[i])
+        if count > 1:
+            starts[row] = len(rows.prompts[i]) + firsts[i][count - 1]
+    fields = TensorDict({wire.ANSWER_START: wire.pack_starts(starts)}, batch_size=len(starts))
+    tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
+    batch.extra_info[wire.ATTRIBUTION] = ",".join(sorted(kinds))
+
+
+def read_attribution(batch: Any, kinds: set[str], roles: RowRoles, width: int) -> dict[str, torch.Tensor]:
+    """Scores (active rows, width) of each kind; NaN where the model cannot be read."""
+    names = [wire.SCORES[kind] for kind in kinds]
+    data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=names)
+    return {kind: padded(data[wire.SCORES[kind]], roles.active, width).float() for kind in kinds}

@@ -1,0 +1,77 @@
+"""When ``monte_carlo`` runs inside a step: behind sampling, before the servers sleep; read in the log-prob pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from verl.utils.debug import marked_timer
+
+from rredcot_plugin.integrations.verl.batch import StepRows
+from rredcot_plugin.integrations.verl.continuations import Continuations, reward_fields
+from rredcot_plugin.integrations.verl.sessions import RowRoles, row_roles
+from rredcot_plugin.types import Rollouts, Segments
+from rredcot_plugin.values.monte_carlo import MonteCarloEstimator
+
+
+class MonteCarloHook:
+    """Continues each batch right after it was sampled, and keeps the values until the batch comes by again.
+
+    Rows are found again by their key: verl balances and pads a batch in between.
+    """
+
+    def __init__(
+        self,
+        trainer: Any,
+        estimator: MonteCarloEstimator,
+        read: Callable[[Any, RowRoles], StepRows],
+        segmenter: Callable[[Rollouts], Segments],
+        first_state: int,
+    ) -> None:
+        self._trainer, self._estimator = trainer, estimator
+        self._read, self._segmenter, self._first_state = read, segmenter, first_state
+        self._continuations: Continuations | None = None
+        self._sampled: Any = None
+        self._values: dict[str, torch.Tensor] = {}
+        self._metrics: dict[str, float] = {}
+        self._remember_samples(trainer.replay_buffer)
+
+    def _remember_samples(self, buffer: Any) -> None:
+        """Keep the batch that was sampled last: verl's ``on_sample_end`` does not hand it over."""
+        sample = buffer.sample
+
+        def remember(*args: Any, **kwargs: Any) -> Any:
+            result = sample(*args, **kwargs)
+            self._sampled = result[0]
+            return result
+
+        buffer.sample = remember
+
+    def on_sampled(self) -> None:
+        """Continue the states of the batch that was sampled last."""
+        batch, self._sampled = self._sampled, None
+        if batch is None:
+            return
+        with marked_timer("rredcot_monte_carlo", getattr(self._trainer, "timing_raw", {})):
+            if self._continuations is None:
+                self._continuations = Continuations(self._trainer, self._estimator)
+            roles = row_roles(batch.keys, batch.tags)
+            rows = self._read(batch, roles)
+            fields = reward_fields(batch.keys, batch.partition_id, roles.active)
+            segments = self._segmenter(rows.rollouts)
+            values, self._metrics = self._continuations.values(
+                self._trainer.global_steps, rows, fields, segments, self._first_state
+            )
+        self._values = {batch.keys[row]: values[i] for i, row in enumerate(roles.active)}
+
+    def take(self, keys: list[str], active: list[int], width: int) -> tuple[torch.Tensor, dict[str, float]]:
+        """Values (active rows, width) at the first token behind each boundary, NaN elsewhere; and what they cost."""
+        scores = torch.full((len(active), width), torch.nan)
+        for i, row in enumerate(active):
+            found = self._values.get(keys[row])
+            if found is not None:
+                columns = min(len(found), width)
+                scores[i, :columns] = found[:columns]
+        metrics, self._values, self._metrics = self._metrics, {}, {}
+        return scores, metrics

@@ -1,0 +1,113 @@
+"""Every kind of value estimator, and extensions of users, through real training steps."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.e2e.harness import Inputs, Run, train
+
+pytestmark = pytest.mark.e2e
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NEWLINE = "+algorithm.rredcot.segmenter=newline"
+
+
+def assert_sound(run: Run, steps: int) -> None:
+    assert run.code == 0, run.tail()
+    assert sorted(run.steps) == list(range(1, steps + 1))
+    for step in run.steps.values():
+        assert step["rredcot/credit/return_error/max"] < 1e-4
+        assert step["rredcot/fallback/group_mean/mean"] < 1, "the estimator found nothing to read"
+        assert step["rredcot/value/boundary/max"] > step["rredcot/value/boundary/min"]
+        assert math.isfinite(step["actor/grad_norm"]) and step["actor/grad_norm"] > 0
+        assert all(math.isfinite(value) for name, value in step.items() if name.startswith("rredcot/"))
+
+
+def test_monte_carlo_continues_through_the_rollout_server(demo_inputs: Inputs, tmp_path: Path) -> None:
+    run = train(
+        demo_inputs,
+        tmp_path,
+        "algorithm.adv_estimator=rredcot",
+        NEWLINE,
+        "+algorithm.rredcot.value_estimator=monte_carlo",
+        "+algorithm.rredcot.value_kwargs={samples: 3, concurrency: 16}",
+    )
+    assert_sound(run, 2)
+    for step in run.steps.values():
+        assert step["rredcot/monte_carlo/continuations/mean"] > 1
+        assert step["rredcot/monte_carlo/tokens/mean"] > step["rredcot/monte_carlo/continuations/mean"]
+        assert step["rredcot/monte_carlo/failed/mean"] == 0
+        assert 0 <= step["rredcot/value/raw/min"] <= step["rredcot/value/raw/max"] <= 1
+        assert step["timing_s/rredcot_monte_carlo"] > 0
+
+
+def test_attribution_in_the_pass_beside_references(demo_inputs: Inputs, tmp_path: Path) -> None:
+    """One run for the estimators that need nothing but the pass: a mixture of all of them."""
+    run = train(
+        inputs_with_references(demo_inputs, tmp_path),
+        tmp_path / "run",
+        "algorithm.adv_estimator=rredcot",
+        NEWLINE,
+        "+algorithm.rredcot.value_estimator=mixture",
+        "+algorithm.rredcot.value_kwargs={estimators: [attention, gradient, self_normalized, "
+        "{name: iterative, options: {base: reference}}]}",
+        "+algorithm.rredcot.calibrate=group_shift",
+        "+algorithm.rredcot.max_probe_tokens=96",
+        "algorithm.use_kl_in_reward=True",
+    )
+    assert_sound(run, 2)
+    for step in run.steps.values():
+        assert step["rredcot/probes/in_pass/mean"] == 1
+        assert step["rredcot/probes/proposals/mean"] > 1
+        assert step["rredcot/fallback/group_mean/mean"] == 0
+
+
+def inputs_with_references(inputs: Inputs, folder: Path) -> Inputs:
+    """The same problems with a reference solution each, in ``extra_info`` as data sets carry them."""
+    table = pd.read_parquet(inputs.train)
+    answers = [entry["ground_truth"] for entry in table["reward_model"]]
+    table["extra_info"] = [
+        {
+            **info,
+            "references": [
+                {"solution": info["solution"]},
+                {"solution": "So I add them up.", "answer": str(answer)},
+            ],
+        }
+        for info, answer in zip(table["extra_info"], answers, strict=True)
+    ]
+    table.to_parquet(folder / "train.parquet")
+    return dataclasses.replace(inputs, train=folder / "train.parquet")
+
+
+def test_a_critic_at_the_boundaries_trains(demo_inputs: Inputs, tmp_path: Path) -> None:
+    run = train(demo_inputs, tmp_path, "algorithm.adv_estimator=rredcot_ppo", NEWLINE, "critic.optim.lr=1e-3")
+    assert_sound(run, 2)
+    for step in run.steps.values():
+        assert step["rredcot/probes/per_trace/mean"] == 0
+        assert math.isfinite(step["critic/vf_loss"])
+        assert step["critic/advantages/mean"] == pytest.approx(0, abs=1e-5), "whitened over the batch"
+        assert step["critic/returns/max"] == pytest.approx(1), "lam=1: the critic learns the outcome"
+
+
+def test_extensions_by_file_dotted_path_and_decorator(demo_inputs: Inputs, tmp_path: Path) -> None:
+    run = train(
+        demo_inputs,
+        tmp_path,
+        "algorithm.adv_estimator=rredcot",
+        f"+algorithm.rredcot.segmenter={{path: {EXAMPLES}/custom_segmenter.py, name: BehindEquals}}",
+        "+algorithm.rredcot.value_estimator='custom_value:EquationShare'",
+        "+algorithm.rredcot.shapers=[{name: halve_answer, options: {share: 0.25}}]",
+        PYTHONPATH=os.pathsep.join([str(EXAMPLES), os.environ.get("PYTHONPATH", "")]),
+        VERL_USE_EXTERNAL_MODULES="custom_shaper",
+        TOTAL_STEPS="1",
+    )
+    assert_sound(run, 1)
+    assert run.steps[1]["rredcot/segments/per_trace/mean"] > 1
+    assert run.steps[1]["rredcot/credit/shaping_residual/max"] < 1e-5
