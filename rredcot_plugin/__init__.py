@@ -10,6 +10,7 @@ from rredcot_plugin import segmenters as _segmenters  # noqa: F401  registers
 from rredcot_plugin import shapers as _shapers  # noqa: F401  registers
 from rredcot_plugin.advantages import segment_gae
 from rredcot_plugin.config import RRedCoTConfig
+from rredcot_plugin.hierarchy import credit_by_level, hierarchical_gae, token_rewards
 from rredcot_plugin.pipeline import assign_credit
 from rredcot_plugin.redistribution import redistribute, spread_to_tokens
 from rredcot_plugin.registry import (
@@ -37,9 +38,11 @@ __all__ = [
     "Rollouts",
     "Segments",
     "assign_credit",
+    "credit_by_level",
     "get_segmenter",
     "get_shaper",
     "get_value_estimator",
+    "hierarchical_gae",
     "importance_values",
     "list_segmenters",
     "list_shapers",
@@ -51,6 +54,7 @@ __all__ = [
     "register_value_estimator",
     "segment_gae",
     "spread_to_tokens",
+    "token_rewards",
 ]
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from rredcot_plugin.groups import GroupStats
-from rredcot_plugin.types import Segments, check_shape
+from rredcot_plugin.types import Segments, check_num_segments
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -37,7 +37,7 @@ def segment_gae(
     if not 0.0 <= lam <= 1.0:
         raise ValueError(f"lam={lam!r}: allowed are numbers from 0 to 1")
     B, S = segment_rewards.shape
-    check_shape("num_segments", num_segments, (B,))
+    check_num_segments(num_segments, B, S)
     advantages = torch.zeros_like(segment_rewards)
     running = torch.zeros_like(segment_rewards[:, 0])
     for k in reversed(range(S)):

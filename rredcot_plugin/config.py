@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from rredcot_plugin.registry import SEGMENTERS, SHAPERS, VALUE_ESTIMATORS, check_count, check_number, nearest
+from rredcot_plugin.types import Rollouts, Segments
 from rredcot_plugin.values.base import scores_read
 from rredcot_plugin.values.calibration import OutcomeCalibrator
 
@@ -45,6 +46,7 @@ class RRedCoTConfig:
     shapers: tuple[str | Mapping[str, Any], ...] = ()
     mode: str = "segment_gae"
     lam: float = 1.0
+    lam_coarse: float | None = None
     scale: str | None = None
     match_grpo: bool = False
     dump_dir: str | None = None
@@ -64,6 +66,8 @@ class RRedCoTConfig:
             if not isinstance(getattr(self, key), bool):
                 raise ValueError(f"{key}={getattr(self, key)!r}: allowed are true and false")
         check_number("lam", self.lam, 0.0, 1.0)
+        if self.lam_coarse is not None:
+            check_number("lam_coarse", self.lam_coarse, 0.0, 1.0)
         if self.clip is not None:
             check_number("clip", self.clip, 0.0)
         for key in ("max_probe_tokens", "dump_every"):
@@ -95,13 +99,28 @@ class RRedCoTConfig:
                 hint = nearest(str(key), known)
                 raise ValueError(f"unknown key {key!r} in algorithm.rredcot.{hint} Known: {', '.join(known)}")
         config = cls(**dict(mapping))
-        config.build_segmenter()
+        config._check_levels(config.build_segmenter())
         config.build_value_estimator()
         config.build_shapers()
         return config
 
     def build_segmenter(self) -> Any:
         return SEGMENTERS.get(self.segmenter, **self.segmenter_kwargs)
+
+    def build_levels(self, rollouts: Rollouts) -> list[Segments]:
+        """Segments of every level, coarse to fine; the last one is what the segmenter itself returns.
+
+        Raises:
+            ValueError: ``lam_coarse`` with a segmenter that has one level only.
+        """
+        segmenter = self.build_segmenter()
+        self._check_levels(segmenter)
+        levels: list[Segments] = [segmenter(rollouts)] if self.lam_coarse is None else segmenter.all_levels(rollouts)
+        return levels
+
+    def _check_levels(self, segmenter: Any) -> None:
+        if self.lam_coarse is not None and not hasattr(segmenter, "all_levels"):
+            raise ValueError(f"lam_coarse={self.lam_coarse}: segmenter={self.segmenter!r} has one level, use nested")
 
     def build_value_estimator(self) -> Any:
         return VALUE_ESTIMATORS.get(self.value_estimator, **self.value_kwargs)

@@ -13,7 +13,7 @@ import torch
 from rredcot_plugin.types import Segments
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
+    from jaxtyping import Bool, Float
     from torch import Tensor
 
 
@@ -64,16 +64,19 @@ def credit_metrics(
 
 
 def calibration_metrics(
-    values: Float[Tensor, "B S"], outcome: Float[Tensor, " B"], segments: Segments, low: float, high: float
+    values: Float[Tensor, "B S"], outcome: Float[Tensor, " B"], segments: Segments, finite: Bool[Tensor, " B"]
 ) -> dict[str, float]:
     """How well the values of the boundaries predict the outcome, both put on [0, 1].
 
     ``brier``: mean squared error; ``ece``: expected calibration error over ten bins of equal width;
     ``explained_variance``: 1 − var(R − V̂) / var(R), 0 where R does not vary.
     """
-    at = segments.exists.clone()
+    at = segments.exists & finite[:, None]
     at[:, 0] = False
-    if high - low < 1e-6 or not bool(at.any()):
+    if not bool(at.any()):
+        return {}
+    low, high = float(outcome[finite].min()), float(outcome[finite].max())
+    if high - low < 1e-6:
         return {}
     p = ((values - low) / (high - low))[at]
     y = (((outcome - low) / (high - low))[:, None].expand_as(values))[at]

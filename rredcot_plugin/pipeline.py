@@ -19,6 +19,7 @@ from rredcot_plugin.advantages import (
 )
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.groups import GroupStats, group_stats
+from rredcot_plugin.hierarchy import hierarchical_gae
 from rredcot_plugin.redistribution import redistribute, segment_rewards, spread_to_tokens, sum_per_segment
 from rredcot_plugin.types import Credit, Rollouts, Segments, check_finite, check_partition, check_shape
 from rredcot_plugin.values.base import Probed, calibrates, estimate, proposal_limits
@@ -49,6 +50,7 @@ def assign_credit(
     config: RRedCoTConfig | None = None,
     *,
     segments: Segments | None = None,
+    coarse: Segments | None = None,
     values: Float[Tensor, "B S"] | None = None,
     probed: Probed | Mapping[str, Probed] | None = None,
     calibrator: OutcomeCalibrator | None = None,
@@ -64,6 +66,7 @@ def assign_credit(
         rollouts: the batch; rows may stand in any order, groups are found by ``group_ids``.
         config: the options; None for the defaults.
         segments: a partition to use instead of the configured segmenter's.
+        coarse: the segments that these are parts of, for ``lam_coarse``.
         values: V̂ of every state, taken as they are (no prior, no calibration).
         probed: log-probs of the proposals at the boundaries, from which the estimator makes values; a
             mapping from what was proposed (``ValueEstimator.proposes``) where estimators are mixed.
@@ -75,7 +78,9 @@ def assign_credit(
             token out or cover a masked one.
     """
     config = config or RRedCoTConfig()
-    segments = segments if segments is not None else config.build_segmenter()(rollouts)
+    if segments is None:
+        levels = config.build_levels(rollouts)
+        coarse, segments = levels[0], levels[-1]
     check_partition(segments, rollouts.response_mask)
     penalties, outcomes = _outcomes(rollouts, segments)
     stats, finite = outcomes.stats, outcomes.finite
@@ -100,7 +105,8 @@ def assign_credit(
         )
     deltas = deltas + penalties
     rewards = segment_rewards(deltas, values)
-    per_segment, advantages, returns = _advantages(config, segments, values, deltas, outcomes)
+    gae = _gae(config, segments, coarse, deltas)
+    per_segment, advantages, returns = _advantages(config, segments, values, deltas, gae, outcomes)
     report |= metric.credit_metrics(segments, values, deltas, rewards, outcomes.total, per_segment)
     return Credit(advantages, returns, segments, values, rewards, report)
 
@@ -131,8 +137,24 @@ def _shaped(
     return shaped.scatter_add(1, last, missing[:, None]), float(missing.abs().max())
 
 
+def _gae(config: RRedCoTConfig, segments: Segments, coarse: Segments | None, deltas: torch.Tensor) -> torch.Tensor:
+    """Â before scaling, over one level of segments or two."""
+    if config.lam_coarse is None:
+        return segment_gae(deltas, segments.num_segments, config.lam)
+    if coarse is None:
+        raise ValueError(
+            f"coarse: lam_coarse={config.lam_coarse} needs the segments that these are parts of, got None"
+        )
+    return hierarchical_gae(deltas, segments, coarse, config.lam, config.lam_coarse)
+
+
 def _advantages(
-    config: RRedCoTConfig, segments: Segments, values: torch.Tensor, deltas: torch.Tensor, outcomes: Outcomes
+    config: RRedCoTConfig,
+    segments: Segments,
+    values: torch.Tensor,
+    deltas: torch.Tensor,
+    gae: torch.Tensor,
+    outcomes: Outcomes,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Advantages per segment and per token, and returns per token (method.md, section 5).
 
@@ -142,7 +164,7 @@ def _advantages(
     scale = config.scale or "group_std"
     stats, real = outcomes.stats, segments.exists & outcomes.finite[:, None]
     grpo = torch.where(outcomes.finite, grpo_advantage(outcomes.total, stats, scale), 0.0)
-    raw = torch.where(real, segment_gae(deltas, segments.num_segments, config.lam), 0.0)
+    raw = torch.where(real, gae, 0.0)
     if config.mode == "weighted":
         per_segment = weighted_coefficients(deltas, grpo, segments) * grpo[:, None]
     else:
@@ -177,16 +199,14 @@ def _estimate(
     values = torch.where(found.known[:, None] & torch.isfinite(found.values), found.values, prior[:, None])
     raw = values
     notes = {"rredcot/fallback/group_mean/mean": metric.share(~found.known)}
-    score = outcomes.score
-    low, high = (float(score[finite].min()), float(score[finite].max())) if bool(finite.any()) else (0.0, 0.0)
     if config.calibrate != "none" and calibrates(estimator):
         calibrator = calibrator if calibrator is not None else config.build_calibrator()
-        fitted = _calibrate(rollouts, segments, values, outcomes, (low, high), calibrator)
+        fitted = _calibrate(rollouts, segments, values, outcomes, calibrator)
         notes["rredcot/fallback/uncalibrated/mean"] = float(fitted is None)
         values = prior[:, None].expand_as(values) if fitted is None else fitted
     if config.prior_from_group:
         values = torch.cat([prior[:, None], values[:, 1:]], dim=1)
-    notes |= metric.calibration_metrics(values, score, segments, low, high)
+    notes |= metric.calibration_metrics(values, outcomes.score, segments, finite)
     exists = segments.exists[:, 1:] & found.known[:, None]
     return values, notes | metric.spread("rredcot/value/raw", raw[:, 1:][exists])
 
@@ -198,10 +218,15 @@ def _by_proposal(
     if isinstance(probed, Probed):
         probed = dict.fromkeys(proposal_limits(estimator), probed)
     for name, found in (probed or {}).items():
-        B, _, N = found.log_pi.shape
-        check_shape(f"probed.log_pi of {name}", found.log_pi[:, :, 0], segments.exists.shape)
-        check_shape(f"probed.utility of {name}", found.utility, (B, N))
-        check_shape(f"probed.valid of {name}", found.valid, (B, N))
+        N = found.log_pi.shape[-1]
+        check_shape(f"probed.log_pi of {name}", found.log_pi, (*segments.exists.shape, N))
+        check_shape(f"probed.utility of {name}", found.utility, (len(segments.num_segments), N))
+        check_shape(f"probed.valid of {name}", found.valid, (len(segments.num_segments), N))
+        if not torch.equal(found.num_segments.cpu(), segments.num_segments.cpu()):
+            raise ValueError(
+                f"probed.num_segments of {name}: expected those of the segments, {segments.num_segments.tolist()}, "
+                f"got {found.num_segments.tolist()}"
+            )
     return probed or {}
 
 
@@ -210,13 +235,12 @@ def _calibrate(
     segments: Segments,
     values: torch.Tensor,
     outcomes: Outcomes,
-    span: tuple[float, float],
     calibrator: OutcomeCalibrator,
 ) -> torch.Tensor | None:
     """Cross-fitted values of the boundaries, or None where outcomes do not vary."""
-    low, high = span
-    width = max(high - low, 1e-6)
     finite, score = outcomes.finite, outcomes.score
+    low, high = calibrator.span(score[finite])
+    width = max(high - low, 1e-6)
     stats = group_stats(score, rollouts.group_ids, finite)
     unit = ((values - low) / width).clamp(0, 1)
     others = ((stats.others_mean - low) / width).clamp(0, 1)
@@ -224,12 +248,11 @@ def _calibrate(
     at = segments.exists & finite[:, None]
     at = at & (torch.arange(segments.max_segments, device=at.device)[None, :] > 0)
     weight = at / at.sum(dim=1, keepdim=True).clamp(min=1)  # every trace counts once
-    y = ((score - low) / width)[:, None].expand_as(values)
-    states = LabelledStates(features[at], y[at].double(), weight[at].double())
+    states = LabelledStates(features[at], score[:, None].expand_as(values)[at].double(), weight[at].double())
     fold = fold_of_groups(rollouts.group_ids).to(at.device)[:, None].expand_as(at)[at]
     fitted = calibrator.calibrate(states, fold)
     if fitted is None:
         return None
     result = values.clone()
-    result[at] = low + fitted.to(result.dtype) * width
+    result[at] = fitted.to(result.dtype)
     return result

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rredcot_plugin.types import MASKED, Segments, check_shape
+from rredcot_plugin.types import MASKED, Segments, check_num_segments, check_shape
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -30,7 +30,7 @@ def redistribute(
     """
     B, S = values.shape
     check_shape("outcome", outcome, (B,))
-    check_shape("num_segments", num_segments, (B,))
+    check_num_segments(num_segments, B, S)
     exists = _exists(num_segments, S)
     following = torch.cat([values[:, 1:], values[:, -1:]], dim=1)
     is_last = torch.arange(S, device=values.device)[None, :] == num_segments[:, None] - 1

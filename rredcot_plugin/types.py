@@ -33,6 +33,14 @@ def check_finite(name: str, tensor: torch.Tensor, where: torch.Tensor) -> None:
         raise ValueError(f"{name}: expected finite numbers, got {bad} that are NaN or infinite")
 
 
+def check_num_segments(num_segments: torch.Tensor, rows: int, width: int) -> None:
+    """Raise ``ValueError`` unless there is a count from 0 to ``width`` for each row."""
+    check_shape("num_segments", num_segments, (rows,))
+    if bool(((num_segments < 0) | (num_segments > width)).any()):
+        low, high = int(num_segments.min()), int(num_segments.max())
+        raise ValueError(f"num_segments: expected counts from 0 to {width}, got {low} to {high}")
+
+
 @dataclass(frozen=True)
 class Rollouts:
     """A batch of responses with their rewards.

@@ -11,6 +11,7 @@ from rredcot_plugin.segmenters.entropy import EntropySegmenter
 from rredcot_plugin.segmenters.fixed import FixedSegmenter
 from rredcot_plugin.segmenters.hybrid import HybridSegmenter
 from rredcot_plugin.segmenters.keyword import KeywordSegmenter
+from rredcot_plugin.segmenters.nested import NestedSegmenter
 from rredcot_plugin.segmenters.newline import NewlineSegmenter
 from rredcot_plugin.segmenters.newline_entropy import NewlineEntropySegmenter
 from rredcot_plugin.segmenters.none import NoSegmenter
@@ -28,6 +29,7 @@ __all__ = [
     "FixedSegmenter",
     "HybridSegmenter",
     "KeywordSegmenter",
+    "NestedSegmenter",
     "NewlineEntropySegmenter",
     "NewlineSegmenter",
     "NoSegmenter",

@@ -17,6 +17,7 @@ from rredcot_plugin.values.iterative import IterativeEstimator
 from rredcot_plugin.values.mixture import MixtureEstimator
 from rredcot_plugin.values.monte_carlo import MonteCarloEstimator
 from rredcot_plugin.values.reference import ReferenceEstimator
+from rredcot_plugin.values.reward_model import RewardModelEstimator
 
 __all__ = [
     "AttentionEstimator",
@@ -29,6 +30,7 @@ __all__ = [
     "MonteCarloEstimator",
     "OwnRatioEstimator",
     "ReferenceEstimator",
+    "RewardModelEstimator",
     "SelfNormalizedEstimator",
     "SupportEstimator",
     "importance_values",

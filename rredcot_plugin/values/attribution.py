@@ -64,6 +64,7 @@ class AttributionEstimator:
     proposes: ClassVar[str] = NO_PROBES
     reads: ClassVar[tuple[str, ...]]
     calibrates: ClassVar[bool] = False
+    sees_outcome: ClassVar[bool] = True
     max_proposals: ClassVar[int] = 1
 
     def __call__(self, probed: Probed | None, *, rollouts: Rollouts, segments: Segments, **_: Any) -> Estimate:

@@ -57,6 +57,8 @@ class ValueEstimator(Protocol):
     ``reads``: names in ``Rollouts.token_scores`` that it needs; without them its rows are unknown.
     ``calibrates`` (default true): whether ``calibrate`` applies; false for values that are in reward units
     already.
+    ``sees_outcome`` (default false): whether values depend on the trace's own outcome or later tokens, so that
+    λ=1 is not unbiased.
     """
 
     proposes: str
@@ -102,6 +104,12 @@ def proposal_limits(estimator: Any) -> dict[str, int]:
 def scores_read(estimator: Any) -> set[str]:
     """Names in ``Rollouts.token_scores`` that the leaves need."""
     return {name for leaf in leaves(estimator) for name in getattr(leaf, "reads", ())}
+
+
+def sees_outcome(estimator: Any) -> bool:
+    """Whether an estimator, or a part of it, looks at the trace's own outcome."""
+    parts = estimator.parts if isinstance(estimator, CompositeEstimator) else ()
+    return getattr(estimator, "sees_outcome", False) or any(sees_outcome(part) for part in parts)
 
 
 def calibrates(estimator: Any) -> bool:

@@ -27,7 +27,7 @@ FOLDS = 8
 
 @dataclass(frozen=True)
 class LabelledStates:
-    """M states with their features, the outcome of their trace on [0, 1], and a weight each."""
+    """M states with their features, the outcome of their trace in reward units, and a weight each."""
 
     features: Float[Tensor, "M F"]
     outcome: Float[Tensor, " M"]
@@ -99,28 +99,39 @@ class OutcomeCalibrator:
         self.shift_only = shift_only
         self._past: deque[LabelledStates] = deque(maxlen=window)
 
+    def span(self, outcomes: Float[Tensor, " B"]) -> tuple[float, float]:
+        """Lowest and highest outcome, between which values lie: of the past steps where those differ, else with
+        the batch at hand, whose own outcomes a value should rather not know."""
+        past = torch.cat([torch.zeros(0, dtype=torch.float64), *(p.outcome.double() for p in self._past)])
+        for known in (past, torch.cat([past, outcomes.double()])):
+            if known.numel() and float(known.max() - known.min()) > 1e-6:
+                return float(known.min()), float(known.max())
+        return 0.0, 0.0
+
     def calibrate(self, states: LabelledStates, fold: Int[Tensor, " M"]) -> Float[Tensor, " M"] | None:
-        """Cross-fitted probabilities of the states: fold k is predicted by a fit without fold k.
+        """Cross-fitted values of the states, in reward units: fold k is predicted by a fit without fold k.
 
         Returns None where all outcomes are the same, batch and window together: nothing to learn from.
         The batch then joins the window.
         """
         with torch.no_grad():
+            low, high = self.span(states.outcome)
             features = torch.cat([states.features, *(p.features for p in self._past)]).double()
             outcome = torch.cat([states.outcome, *(p.outcome for p in self._past)]).double()
             weight = torch.cat([states.weight, *(p.weight for p in self._past)]).double()
             self._past.append(states)
-            if len(outcome) == 0 or float(outcome.max() - outcome.min()) < 1e-6:
+            if high - low < 1e-6:
                 return None
+            unit = ((outcome - low) / (high - low)).clamp(0, 1)
             distinct, column = fold.unique(return_inverse=True)
             held_out = torch.zeros(len(outcome), len(distinct), dtype=torch.bool)
             held_out[torch.arange(len(fold)), column] = True
             offset = features[:, 0] if self.shift_only else torch.zeros_like(outcome)
             used = features[:, :0] if self.shift_only else features
-            beta = fit_logistic(used, outcome, torch.where(held_out, 0.0, weight[:, None]), self.l2, offset)
+            beta = fit_logistic(used, unit, torch.where(held_out, 0.0, weight[:, None]), self.l2, offset)
             own = beta[column]
             logits = (used[: len(fold)] * own[:, :-1]).sum(1) + own[:, -1] + offset[: len(fold)]
-            return torch.sigmoid(logits).float()
+            return low + torch.sigmoid(logits).float() * (high - low)
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors only, so that ``torch.load(weights_only=True)`` reads it."""

@@ -96,6 +96,7 @@ class ImportanceEstimator:
     def __call__(
         self, probed: Probed, *, clip: float | None = None, rollouts: Rollouts | None = None, **_: Any
     ) -> Estimate:
+        check_finite("probed.utility", probed.utility, probed.valid)
         last = (probed.num_segments - 1).clamp(min=0)
         floor = torch.zeros(len(last)) if rollouts is None or self.kind != "support" else worst_reward(rollouts)
         utility = (probed.utility - floor[:, None]).clamp(min=0) if self.kind == "support" else probed.utility
@@ -141,3 +142,4 @@ class OwnRatioEstimator(ImportanceEstimator):
 
     kind = "own_ratio"
     proposes = OWN
+    sees_outcome: ClassVar[bool] = True

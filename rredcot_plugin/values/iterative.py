@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -31,6 +31,7 @@ class IterativeEstimator:
     base_kwargs: Mapping[str, Any] = field(default_factory=dict)
     alpha: float = 0.5
     sweeps: int = 1
+    sees_outcome: ClassVar[bool] = True
     parts: tuple[Any, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -59,6 +59,9 @@ def build_proposals(
     gets the ground truth with ``ground_truth_utility`` where ``allowed`` permits it, else nothing. Rollouts
     whose outcome is not finite propose nothing. What ``proposes`` may be stands with ``ValueEstimator``.
     """
+    for name, given_rows in (("answers", answers), ("group_ids", group_ids)):
+        if len(given_rows) != len(outcomes):
+            raise ValueError(f"{name}: expected {len(outcomes)} entries, one per rollout, got {len(given_rows)}")
     worst = lowest_of_others(outcomes).clamp(max=0.0).tolist()
     scores = outcomes.double().tolist()
     finite = torch.isfinite(outcomes).tolist()

@@ -86,8 +86,16 @@ def inputs_with_references(inputs: Inputs, folder: Path) -> Inputs:
     return dataclasses.replace(inputs, train=folder / "train.parquet")
 
 
-def test_a_critic_at_the_boundaries_trains(demo_inputs: Inputs, tmp_path: Path) -> None:
-    run = train(demo_inputs, tmp_path, "algorithm.adv_estimator=rredcot_ppo", NEWLINE, "critic.optim.lr=1e-3")
+def test_a_critic_at_nested_boundaries_trains(demo_inputs: Inputs, tmp_path: Path) -> None:
+    run = train(
+        demo_inputs,
+        tmp_path,
+        "algorithm.adv_estimator=rredcot_ppo",
+        "+algorithm.rredcot.segmenter=nested",
+        "+algorithm.rredcot.segmenter_kwargs={levels: [turn, newline]}",
+        "+algorithm.rredcot.lam_coarse=1.0",
+        "critic.optim.lr=1e-3",
+    )
     assert_sound(run, 2)
     for step in run.steps.values():
         assert step["rredcot/probes/per_trace/mean"] == 0

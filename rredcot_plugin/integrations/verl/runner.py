@@ -26,6 +26,7 @@ from rredcot_plugin.integrations.verl.batched import batched_log_probs
 from rredcot_plugin.integrations.verl.dump import dump_step
 from rredcot_plugin.integrations.verl.estimator import RED
 from rredcot_plugin.integrations.verl.monte_carlo import MonteCarloHook
+from rredcot_plugin.integrations.verl.prefix_scores import PrefixScorer
 from rredcot_plugin.integrations.verl.probing import ProbePlan, plan_probes
 from rredcot_plugin.integrations.verl.sessions import RowRoles, row_roles
 from rredcot_plugin.integrations.verl.settings import why_not_in_pass
@@ -33,6 +34,7 @@ from rredcot_plugin.pipeline import assign_credit
 from rredcot_plugin.types import Credit, Rollouts, Segments
 from rredcot_plugin.values.base import leaves, scores_read
 from rredcot_plugin.values.monte_carlo import MonteCarloEstimator
+from rredcot_plugin.values.reward_model import RewardModelEstimator
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +48,7 @@ class StepState:
     roles: RowRoles
     rows: StepRows
     segments: Segments
+    coarse: Segments
     plan: ProbePlan
     log_probs: list[list[float]] | None = None
     signals: dict[str, torch.Tensor] | None = None
@@ -58,7 +61,6 @@ class CreditRunner:
     def __init__(self, trainer: Any, settings: RRedCoTConfig) -> None:
         self.trainer = trainer
         self.settings = settings
-        self.segmenter = settings.build_segmenter()
         self.calibrator = settings.build_calibrator()
         self.state: StepState | None = None
         self._table: TokenBytes | None = None
@@ -68,10 +70,13 @@ class CreditRunner:
         self.reads = scores_read(self.estimator)
         self._attributions = self.reads & wire.SCORES.keys()
         self._monte_carlo: MonteCarloHook | None = None
+        self._scorer: PrefixScorer | None = None
         for leaf in leaves(self.estimator):
+            if isinstance(leaf, RewardModelEstimator):
+                self._scorer = PrefixScorer(trainer, leaf)
             if isinstance(leaf, MonteCarloEstimator):
                 first_state = 1 if settings.prior_from_group else 0
-                self._monte_carlo = MonteCarloHook(trainer, leaf, self._read, self.segmenter, first_state)
+                self._monte_carlo = MonteCarloHook(trainer, leaf, self._read, self._segments, first_state)
 
     def on_sampled(self) -> None:
         """Called between sampling and everything else of a step."""
@@ -82,6 +87,9 @@ class CreditRunner:
         assert self._table is not None
         column = next((leaf.column for leaf in leaves(self.estimator) if hasattr(leaf, "column")), "references")
         return read_rows(batch.keys, batch.partition_id, roles.active, self._table, column)
+
+    def _segments(self, rollouts: Rollouts) -> Segments:
+        return self.settings.build_levels(rollouts)[-1]
 
     def _choose_backend(self) -> str:
         wanted = self.settings.probe_backend
@@ -94,10 +102,17 @@ class CreditRunner:
         return "batched"
 
     def attach_tokenizer(self, tokenizer: Any) -> None:
-        """Read the tokenizer once; raises ``ValueError`` for one without offsets."""
+        """Read the tokenizer once; raises ``ValueError`` for one without offsets, or unlike the reward model's."""
+        if self._scorer is not None:
+            self._scorer.check(tokenizer)
         self._table = TokenBytes.from_tokenizer(tokenizer)
         s = self.settings
         self._encoder = ProbeEncoder(tokenizer, s.bridge, s.terminator, s.max_probe_tokens)
+
+    def setup(self) -> None:
+        """Start what needs workers of its own, once verl's stand."""
+        if self._scorer is not None:
+            self._scorer.setup()
 
     def compute_old_log_prob(self, batch: Any, metrics: dict, compute: Callable[[Any, dict], Any]) -> Any:
         """Segment, ask for the probes in verl's own log-prob pass (``compute``), read the answers."""
@@ -106,9 +121,10 @@ class CreditRunner:
         with marked_timer("rredcot_plan", timing):
             roles = row_roles(batch.keys, batch.tags)
             rows = self._read(batch, roles)
-            segments = self.segmenter(rows.rollouts)
+            levels = self.settings.build_levels(rows.rollouts)
+            coarse, segments = levels[0], levels[-1]
             plan = plan_probes(rows, segments, self.settings, self._encoder)
-            self.state = StepState(roles, rows, segments, plan)
+            self.state = StepState(roles, rows, segments, coarse, plan)
         metrics.update(plan.metrics)
         in_pass = self.backend != "batched" and any(plan.specs)
         if in_pass:
@@ -139,6 +155,9 @@ class CreditRunner:
             found, cost = self._monte_carlo.take(batch.keys, roles.active, width)
             self.state.token_scores["monte_carlo"] = found
             metrics.update(cost)
+        if self._scorer is not None:
+            with marked_timer("rredcot_reward_model", getattr(self.trainer, "timing_raw", {})):
+                self.state.token_scores["reward_model"] = self._scorer.scores(rows)
 
     def _put_probes(self, batch: Any, roles: RowRoles, plan: ProbePlan) -> None:
         vectors = [wire.pack([])] * len(batch.keys)
@@ -244,7 +263,12 @@ class CreditRunner:
         if state.log_probs is not None:
             probed = state.plan.probed(state.log_probs, length_normalize=self.settings.length_normalize)
         credit = assign_credit(
-            rollouts, self.settings, segments=state.segments, probed=probed, calibrator=self.calibrator
+            rollouts,
+            self.settings,
+            segments=state.segments,
+            coarse=state.coarse,
+            probed=probed,
+            calibrator=self.calibrator,
         )
         return credit, rollouts
 

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.integrations.verl import SUPPORTED_VERL
 from rredcot_plugin.integrations.verl.estimator import GROUP, NAMES, PPO, RED
-from rredcot_plugin.values.base import scores_read
+from rredcot_plugin.values.base import scores_read, sees_outcome
 
 logger = logging.getLogger(__name__)
 
@@ -114,6 +114,12 @@ def warn_of_pointless(config: Any, settings: RRedCoTConfig) -> None:
         logger.warning(
             "rredcot: actor_rollout_ref.rollout.n=1 leaves no siblings to propose answers or a baseline: only the "
             "ground truth is proposed, and the prior is 0 (GRPO's convention); use n >= 2"
+        )
+    if sees_outcome(settings.build_value_estimator()) and settings.lam == 1.0 and settings.mode == "segment_gae":
+        logger.warning(
+            "rredcot: value_estimator=%s looks at the outcome of the very trace it values, so the policy gradient is "
+            "biased with lam=1 too; support, self_normalized, confidence and monte_carlo are not",
+            settings.value_estimator,
         )
     if rollout.calculate_log_probs:
         return

@@ -42,6 +42,11 @@ class RRedCoTTrainerMixin:
         if settings is not None:
             self.rredcot = CreditRunner(self, settings)
 
+    def _setup(self) -> None:
+        super()._setup()  # type: ignore[misc]
+        if self.rredcot is not None:
+            self.rredcot.setup()
+
     def _init_tokenizer(self) -> None:
         super()._init_tokenizer()  # type: ignore[misc]
         if self.rredcot is not None:

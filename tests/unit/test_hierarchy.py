@@ -1,0 +1,487 @@
+"""Nested segments: every level sums to the reward; the segmenter keeps coarse boundaries before fine ones."""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import rredcot_plugin as rr
+from rredcot_plugin import hierarchy
+from rredcot_plugin.registry import SEGMENTERS
+from rredcot_plugin.segmenters.nested import NestedSegmenter
+from rredcot_plugin.testing import check_segmenter, sample_rollouts
+from tests.unit.reference import gae_reference, pieces, random_values, text_rollouts
+
+
+def partition(mask: torch.Tensor, cuts: torch.Tensor) -> rr.Segments:
+    """A segment begins at each unmasked token where ``cuts`` is true, and at the first one."""
+    seen = mask.cumsum(1)
+    ids = ((cuts & mask) & (seen > 1)).cumsum(1)
+    return rr.Segments(torch.where(mask, ids, -1), torch.where(mask.any(1), ids.amax(1) + 1, 0))
+
+
+def segments_of(*rows: list[int]) -> rr.Segments:
+    ids = torch.tensor(rows)
+    return rr.Segments(ids, ids.amax(1) + 1)
+
+
+@st.composite
+def nested_levels(draw: st.DrawFn) -> list[rr.Segments]:
+    """Three levels, coarse to fine, over ragged rows with masked tokens; some rows are empty."""
+    B, T = draw(st.integers(1, 5)), draw(st.integers(1, 16))
+    seed, dense = draw(st.integers(0, 10_000)), draw(st.sampled_from([0.1, 0.5, 0.9]))
+    random = torch.Generator().manual_seed(seed)
+    mask = torch.rand(B, T, generator=random) < torch.rand(B, 1, generator=random).round(decimals=1)
+    levels, cuts = [], torch.ones(B, T, dtype=torch.bool)
+    for _ in range(3):
+        cuts = cuts & (torch.rand(B, T, generator=random) < dense)
+        levels.append(partition(mask, cuts))
+    return levels[::-1]
+
+
+def drawn(shape: torch.Size, seed: int) -> torch.Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def permuted(segments: rr.Segments, order: torch.Tensor) -> rr.Segments:
+    return rr.Segments(segments.segment_ids[order], segments.num_segments[order])
+
+
+TURNS = segments_of([0, 0, 0, -1, 1, 1], [0, 0, 1, 1, 2, -1], [-1] * 6)
+STEPS = segments_of([0, 1, 1, -1, 2, 3], [0, 1, 2, 2, 3, -1], [-1] * 6)
+
+
+def test_golden() -> None:
+    assert hierarchy.parents(STEPS, TURNS).tolist() == [[0, 0, 1, 1], [0, 0, 1, 2], [-1] * 4]
+    credit = torch.tensor([[1.0, 2.0, 4.0, 8.0], [1.0, 2.0, 4.0, 8.0], [9.0] * 4])
+    rolled = hierarchy.roll_up(credit, STEPS, TURNS)
+    assert rolled.tolist() == [[3.0, 12.0, 0.0], [3.0, 4.0, 8.0], [0.0, 0.0, 0.0]]
+    wanted = torch.tensor([[6.0, 12.0, 9.0], [1.0, 4.0, 9.0], [9.0] * 3])
+    down = hierarchy.hand_down(wanted, credit, STEPS, TURNS)
+    assert down.tolist() == [[2.0, 4.0, 4.0, 8.0], [0.0, 1.0, 4.0, 9.0], [0.0] * 4]
+
+
+@settings(deadline=None)
+@given(nested_levels(), st.integers(0, 99))
+def test_every_level_sums_to_the_reward(levels: list[rr.Segments], seed: int) -> None:
+    segments, mask = levels[-1], levels[-1].segment_ids >= 0
+    rewards = torch.where(segments.exists, random_values(segments, seed), torch.nan)  # padding must not matter
+    outcome = rewards.nansum(1)
+    credit = rr.Credit(torch.zeros(mask.shape), torch.zeros(mask.shape), segments, rewards, rewards)
+    by_level = hierarchy.credit_by_level(credit, levels)
+    for level, found in zip(levels, by_level, strict=True):
+        assert found.shape == level.exists.shape
+        assert torch.allclose(found.sum(1), outcome, atol=1e-5)
+        assert (found[~level.exists] == 0).all()
+    weights = torch.where(
+        mask, torch.rand(mask.shape).round(), torch.nan
+    )  # many zeros; masked ones must not matter
+    for level, found in zip(levels, by_level, strict=True):
+        for tokens in (hierarchy.token_rewards(found, level), hierarchy.token_rewards(found, level, weights)):
+            assert torch.allclose(tokens.sum(1), outcome, atol=1e-5)
+            assert (tokens[~mask] == 0).all()
+            everything = rr.Segments(torch.where(mask, mask.cumsum(1) - 1, -1), mask.sum(1))
+            per_token = torch.zeros(everything.exists.shape)
+            per_token[everything.exists] = tokens[mask]
+            assert torch.allclose(hierarchy.roll_up(per_token, everything, level), found, atol=1e-5)
+
+
+@settings(deadline=None)
+@given(nested_levels(), st.integers(0, 99))
+def test_what_is_handed_down_adds_up_and_what_fits_stays(levels: list[rr.Segments], seed: int) -> None:
+    _, coarse, fine = levels
+    wanted, credit = random_values(coarse, seed), random_values(fine, seed + 1)
+    corrected = hierarchy.hand_down(wanted, credit, fine, coarse)
+    total = hierarchy.roll_up(corrected, fine, coarse)
+    assert torch.allclose(total[coarse.exists], wanted[coarse.exists], atol=1e-5)
+    assert (corrected[~fine.exists] == 0).all()
+    assert torch.allclose(hierarchy.hand_down(total, corrected, fine, coarse), corrected, atol=1e-5)
+    even = hierarchy.hand_down(wanted, torch.zeros_like(credit), fine, coarse)
+    tokens = hierarchy.token_rewards(even, fine)
+    assert torch.allclose(tokens, hierarchy.token_rewards(wanted, coarse), atol=1e-5)
+
+
+def hierarchical_gae_reference(deltas: list[float], parent: list[int], lam_fine: float, lam_coarse: float) -> list:
+    """Â_i = Σ_{l≥0, i+l in j} λ_f^l δ_{i+l} + Σ_{m≥1} λ_c^m Δ_{j+m}, term by term."""
+    found = []
+    for i, j in enumerate(parent):
+        inside = sum(lam_fine ** (k - i) * d for k, d in enumerate(deltas) if k >= i and parent[k] == j)
+        behind = sum(lam_coarse ** (parent[k] - j) * d for k, d in enumerate(deltas) if parent[k] > j)
+        found.append(inside + behind)
+    return found
+
+
+@settings(deadline=None)
+@given(nested_levels(), st.floats(0, 1), st.floats(0, 1), st.integers(0, 99))
+def test_hierarchical_gae_is_its_formula(
+    levels: list[rr.Segments], lam_fine: float, lam_coarse: float, seed: int
+) -> None:
+    _, coarse, fine = levels
+    deltas = torch.where(fine.exists, random_values(fine, seed), torch.nan)
+    found = hierarchy.hierarchical_gae(deltas, fine, coarse, lam_fine, lam_coarse)
+    parent = hierarchy.parents(fine, coarse)
+    for row, count in enumerate(fine.num_segments.tolist()):
+        expected = hierarchical_gae_reference(
+            deltas[row, :count].tolist(), parent[row, :count].tolist(), lam_fine, lam_coarse
+        )
+        assert found[row].tolist() == pytest.approx(expected + [0.0] * (fine.max_segments - count), abs=1e-4)
+
+
+@settings(deadline=None)
+@given(nested_levels(), st.floats(0, 1), st.floats(0, 1), st.integers(0, 99))
+def test_hierarchical_gae_contains_segment_gae(
+    levels: list[rr.Segments], lam: float, other: float, seed: int
+) -> None:
+    _, coarse, fine = levels
+    mask = fine.segment_ids >= 0
+    whole = partition(mask, torch.zeros_like(mask))
+    values, outcome = random_values(fine, seed), torch.arange(len(mask)).float()
+    deltas = rr.redistribute(values, outcome, fine.num_segments)
+    plain = rr.segment_gae(deltas, fine.num_segments, lam)
+    assert torch.allclose(hierarchy.hierarchical_gae(deltas, fine, whole, lam, other), plain, atol=1e-5)
+    assert torch.allclose(hierarchy.hierarchical_gae(deltas, fine, fine, other, lam), plain, atol=1e-5)
+    to_go = torch.where(fine.exists, outcome[:, None] - values, 0.0)
+    assert torch.allclose(hierarchy.hierarchical_gae(deltas, fine, coarse, 1.0, 1.0), to_go, atol=1e-5)
+    assert torch.equal(hierarchy.hierarchical_gae(deltas, fine, coarse, 0.0, 0.0), deltas)
+
+
+def test_a_long_turn_hears_the_next_one() -> None:
+    steps = segments_of(list(range(22)))
+    turns = segments_of([0] * 21 + [1])
+    deltas = torch.zeros(1, 22)
+    deltas[0, -1] = 1.0
+    assert hierarchy.hierarchical_gae(deltas, steps, turns, 0.9, 1.0)[0, 0] == 1.0
+    assert rr.segment_gae(deltas, steps.num_segments, 0.9)[0, 0] == pytest.approx(
+        gae_reference([0.0] * 21 + [1.0], 0.9)[0]
+    )
+
+
+@settings(deadline=None)
+@given(nested_levels(), st.integers(0, 99))
+def test_permuting_rows_permutes(levels: list[rr.Segments], seed: int) -> None:
+    _, coarse, fine = levels
+    order = torch.randperm(len(fine.num_segments), generator=torch.Generator().manual_seed(seed))
+    fine_p, coarse_p = permuted(fine, order), permuted(coarse, order)
+    f, c, w = random_values(fine, seed), random_values(coarse, seed), drawn(fine.segment_ids.shape, seed)
+    for found, again in (
+        (hierarchy.parents(fine, coarse), hierarchy.parents(fine_p, coarse_p)),
+        (hierarchy.roll_up(f, fine, coarse), hierarchy.roll_up(f[order], fine_p, coarse_p)),
+        (hierarchy.hand_down(c, f, fine, coarse), hierarchy.hand_down(c[order], f[order], fine_p, coarse_p)),
+        (hierarchy.token_rewards(f, fine, w), hierarchy.token_rewards(f[order], fine_p, w[order])),
+        (
+            hierarchy.hierarchical_gae(f, fine, coarse, 0.5, 0.9),
+            hierarchy.hierarchical_gae(f[order], fine_p, coarse_p, 0.5, 0.9),
+        ),
+    ):
+        assert torch.equal(found[order], again)
+
+
+def test_weights_without_weight_are_even_and_huge_or_tiny_ones_do_not_break_the_sum() -> None:
+    segments = segments_of([0, 0, 1, 1, 2, 2])
+    weights = torch.tensor([[0.0, 0.0, 3e38, 3e38, 1e-45, 3e-45]])
+    found = hierarchy.token_rewards(torch.tensor([[1.0, 2.0, 4.0]]), segments, weights)
+    assert found[0, :4].tolist() == [0.5, 0.5, 1.0, 1.0]
+    assert float(found[0, 4] + found[0, 5]) == pytest.approx(4.0)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    crossing = segments_of([0, 1, 1, -1, 1, 2], [0, 1, 2, 2, 3, -1], [-1] * 6)
+    with pytest.raises(ValueError, match=r"row 0: .* fine segment 1 in coarse segments 0 to 1"):
+        hierarchy.parents(crossing, TURNS)
+    with pytest.raises(ValueError, match=r"row 1: .* fine segment 0 in coarse segments 0 to 1"):
+        hierarchy.parents(permuted(TURNS, torch.tensor([2, 1])), permuted(STEPS, torch.tensor([2, 1])))
+    other = segments_of([0, 0, 0, 0, 1, 1], [0, 0, 1, 1, 2, -1], [-1] * 6)
+    with pytest.raises(ValueError, match=r"row 0, column 3: .* coarse segment only"):
+        hierarchy.parents(STEPS, other)
+    with pytest.raises(ValueError, match=r"row 0, column 3: .* fine segment only"):
+        hierarchy.parents(other, TURNS)
+    with pytest.raises(ValueError, match=r"coarse\.segment_ids: expected shape"):
+        hierarchy.parents(STEPS, segments_of([0]))
+    with pytest.raises(ValueError, match="per_segment: expected shape"):
+        hierarchy.roll_up(torch.zeros(3, 3), STEPS, TURNS)
+    with pytest.raises(ValueError, match="coarse_credit: expected shape"):
+        hierarchy.hand_down(torch.zeros(3, 4), torch.zeros(3, 4), STEPS, TURNS)
+    with pytest.raises(ValueError, match="segment_rewards: expected shape"):
+        hierarchy.token_rewards(torch.zeros(3, 3), STEPS)
+    with pytest.raises(ValueError, match="deltas: expected shape"):
+        hierarchy.hierarchical_gae(torch.zeros(3, 3), STEPS, TURNS, 1.0, 1.0)
+    for bad in ({"lam_fine": 1.5, "lam_coarse": 1.0}, {"lam_fine": 1.0, "lam_coarse": -0.5}):
+        with pytest.raises(ValueError, match=r"lam_(fine=1.5|coarse=-0.5)"):
+            hierarchy.hierarchical_gae(torch.zeros(3, 4), STEPS, TURNS, **bad)
+
+
+@pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf")])
+def test_bad_weights_are_refused(bad: float) -> None:
+    weights = torch.ones(3, 6)
+    weights[1, 5] = weights[2] = bad  # masked: no matter
+    hierarchy.token_rewards(torch.zeros(3, 4), STEPS, weights)
+    weights[1, 2] = bad
+    with pytest.raises(ValueError, match=r"weights: row 1, column 2: expected a finite number from 0"):
+        hierarchy.token_rewards(torch.zeros(3, 4), STEPS, weights)
+
+
+class Halves:
+    """A segmenter that is no CutSegmenter: two segments of equally many tokens."""
+
+    def __call__(self, rollouts: rr.Rollouts) -> rr.Segments:
+        seen = rollouts.response_mask.cumsum(1)
+        return partition(rollouts.response_mask, seen == seen[:, -1:] // 2 + 1)
+
+
+HALVES = f"{__name__}:Halves"
+FIXED_1 = {"name": "fixed", "options": {"tokens": 1}}
+LEVELS = [
+    ["turn", "newline"],
+    ["think_answer", "paragraph", "sentence", FIXED_1],
+    ["none", "hybrid", "entropy"],
+    ["keyword", {"name": "newline_entropy", "options": {"target_segments": 3}}, "code"],
+    ["fixed", {"name": "nested", "options": {"levels": ["turn", "sentence"]}}],
+    ["turn"],
+]
+
+
+@pytest.mark.parametrize("levels", LEVELS)
+@pytest.mark.parametrize("limits", [{}, {"min_segment_tokens": 3, "max_segments": 5}])
+def test_nested_conforms_at_every_level(levels: list, limits: dict) -> None:
+    segmenter = NestedSegmenter(levels=levels, **limits)
+    check_segmenter(segmenter)
+    rollouts = sample_rollouts()
+    found = segmenter.all_levels(rollouts)
+    assert len(found) == len(levels)
+    assert torch.equal(found[-1].segment_ids, segmenter(rollouts).segment_ids)
+    for coarse, fine in pairwise(found):
+        hierarchy.parents(fine, coarse)  # raises where they do not nest
+    if limits:
+        assert int(found[-1].num_segments.max()) <= 5
+        for level in found:
+            last = torch.arange(level.max_segments) == level.num_segments[:, None] - 1
+            assert (level.lengths[level.exists & ~last] >= 3).all()
+
+
+def starts(segments: rr.Segments) -> torch.Tensor:
+    """(B, T): true where a segment begins, behind the first."""
+    T = segments.segment_ids.shape[1]
+    begins = torch.zeros(len(segments.num_segments), T + 1, dtype=torch.bool)
+    return begins.scatter(1, segments.starts[:, 1:], True)[:, :T]
+
+
+@pytest.mark.parametrize("levels", [["turn", "newline"], ["sentence", "fixed", "turn"], ["newline", "entropy"]])
+def test_with_room_the_finest_level_is_the_common_refinement(levels: list[str]) -> None:
+    rollouts = sample_rollouts()
+    found = NestedSegmenter(levels=levels, max_segments=10_000).all_levels(rollouts)
+    union = torch.zeros_like(rollouts.response_mask)
+    for name, level in zip(levels, found, strict=True):
+        union = union | starts(rr.get_segmenter(name, max_segments=10_000)(rollouts))
+        assert torch.equal(starts(level), union)
+
+
+def cut(text: str, levels: list, surprise: torch.Tensor | None = None, **limits: object) -> list[list[str]]:
+    rollouts = text_rollouts([text], entropies=surprise)
+    found = NestedSegmenter(levels=levels, **limits).all_levels(rollouts)
+    return [pieces(rollouts, level) for level in found]
+
+
+TEXT = "aa. b\ncc. d\n\nee. ff\n#### 4"
+
+
+def test_levels_of_a_text() -> None:
+    assert cut(TEXT, ["paragraph", "newline", "sentence"]) == [
+        ["aa. b\ncc. d\n\n", "ee. ff\n", "#### 4"],
+        ["aa. b\n", "cc. d\n\n", "ee. ff\n", "#### 4"],
+        ["aa. ", "b\n", "cc. ", "d\n\n", "ee. ", "ff\n", "#### 4"],
+    ]
+
+
+def test_fine_cuts_go_first_when_there_are_too_many() -> None:
+    coarse, fine = ["aa. b\ncc. d\n\n", "ee. ff\n", "#### 4"], ["aa. b\n", "cc. d\n\n", "ee. ff\n", "#### 4"]
+    assert cut(TEXT, ["paragraph", "newline", "sentence"], max_segments=4) == [coarse, fine, fine]
+    assert cut(TEXT, ["paragraph", "newline", "sentence"], max_segments=3) == [coarse, coarse, coarse]
+    assert cut(TEXT, ["paragraph", "newline"], max_segments=1) == [[TEXT], [TEXT]]
+
+
+def test_coarse_cuts_that_take_all_the_room_stay_where_they_are() -> None:
+    coarse = ["a\n", "b\n", "cccc dddd eeee"]
+    assert cut("".join(coarse), ["newline", AFTER_SPACES], max_segments=3) == [coarse, coarse]
+    assert cut("".join(coarse), ["newline", "fixed"], max_segments=3) == [coarse, coarse]
+
+
+def test_a_fine_cut_never_pushes_out_a_coarse_one_that_is_too_near() -> None:
+    text = "aaa bb\ncc dddd"
+    spaces = {"name": AFTER_SPACES}
+    assert cut(text, ["newline", spaces]) == [["aaa bb\n", "cc dddd"], ["aaa ", "bb\n", "cc ", "dddd"]]
+    assert cut(text, ["newline", spaces], min_segment_tokens=4) == [["aaa bb\n", "cc dddd"]] * 2
+    assert cut(text, ["none", spaces], min_segment_tokens=4) == [[text], ["aaa ", "bb\ncc ", "dddd"]]
+
+
+AFTER_SPACES = f"{__name__}:AfterSpaces"
+
+
+class AfterSpaces(rr.segmenters.CutSegmenter):
+    def propose(self, trace):
+        cuts = trace.tokens_from([i + 1 for i, char in enumerate(trace.text) if char == " "])
+        return cuts[::-1], 1.0 / (1 + cuts[::-1])  # early ones are worth more; the order does not matter
+
+
+def test_within_a_level_the_least_worth_goes_first() -> None:
+    text = "a b c d e\nf g"
+    found = cut(text, ["newline", AFTER_SPACES], max_segments=4)
+    assert found == [["a b c d e\n", "f g"], ["a ", "b ", "c d e\n", "f g"]]
+
+
+def test_members_that_are_whole_segmenters_join_in() -> None:
+    assert cut("ab\ncdef", [HALVES, "newline"]) == [["ab\n", "cdef"], ["ab\n", "cdef"]]
+    assert cut("ab\ncdefg", [HALVES, "newline"]) == [["ab\nc", "defg"], ["ab\n", "c", "defg"]]
+    assert cut("abc #### 4", [HALVES]) == [["abc ", "#### 4"]]  # half would be inside the answer
+
+
+def test_limits_and_markers_of_a_level() -> None:
+    text = "a\n" * 100 + "\\boxed{1}"
+    ten = {"name": "newline", "options": {"max_segments": 10}}
+    assert [len(level) for level in cut(text, [ten, "newline"], max_segments=1000)] == [10, 101]
+    two = {"name": "newline_entropy", "options": {"target_segments": 2}}
+    surprise = torch.zeros(1, 12)
+    surprise[0, 6] = 1.0
+    assert cut("aa\nbb\ncc\ndd\n", [two, "newline"], surprise)[0] == ["aa\nbb\n", "cc\ndd\n"]
+    # the markers go to the levels too, or a level would part off an answer that is none
+    assert cut("a\n\\boxed{1}", ["none", "newline"], answer_markers=["hash"]) == [
+        ["a\n\\boxed{1}"],
+        ["a\n", "\\boxed{1}"],
+    ]
+    assert cut("a. \\boxed{1}", ["newline"], answer_markers=[]) == [["a. \\boxed{1}"]]
+
+
+def test_turns_and_lines_of_an_agent_in_the_pipeline() -> None:
+    rollouts = text_rollouts(["a\nb<tool>c\nd"] * 2, rewards=torch.eye(2, 12))
+    mask = rollouts.response_mask.clone()
+    mask[:, 3:9] = False
+    rollouts = rr.Rollouts(
+        rollouts.token_ids,
+        mask,
+        rollouts.rewards,
+        [0, 0],
+        texts=rollouts.texts,
+        token_offsets=rollouts.token_offsets,
+    )
+    segmenter = NestedSegmenter()
+    turns, lines = segmenter.all_levels(rollouts)
+    assert turns.segment_ids[0].tolist() == [0, 0, 0, *[-1] * 6, 1, 1, 1]
+    assert lines.segment_ids[0].tolist() == [0, 0, 1, *[-1] * 6, 2, 2, 3]
+    config = rr.RRedCoTConfig.from_mapping(
+        {"segmenter": "nested", "segmenter_kwargs": {"levels": ["turn", "newline"]}}
+    )
+    credit = rr.assign_credit(rollouts, config, values=torch.tensor([[0.5, 0.7, 0.1, 0.9]] * 2))
+    by_turn, by_line = hierarchy.credit_by_level(credit, [turns, lines])
+    assert torch.equal(by_line, credit.segment_rewards)
+    assert torch.allclose(by_turn.sum(1), rollouts.outcomes)
+
+
+def test_nested_reads_what_its_levels_read() -> None:
+    segmenter = NestedSegmenter(levels=["turn", "hybrid", "newline_entropy"])
+    assert set(segmenter.needs) == {"texts", "surprise"}
+    assert NestedSegmenter(levels=["turn", "hybrid"]).uses == ("surprise",)
+    assert NestedSegmenter(levels=["turn", "fixed", HALVES]).needs == ()
+    bare = rr.Rollouts(torch.zeros(1, 2, dtype=torch.int64), torch.ones(1, 2).bool(), torch.zeros(1, 2), [0])
+    with pytest.raises(ValueError, match="NewlineSegmenter: expected Rollouts with texts"):
+        NestedSegmenter()(bare)
+
+
+class Nothing:
+    def __call__(self, rollouts: rr.Rollouts) -> rr.Segments:
+        return rr.Segments(
+            torch.full_like(rollouts.token_ids, -1), torch.zeros(rollouts.batch_size, dtype=torch.int64)
+        )
+
+
+@pytest.mark.parametrize(
+    ("levels", "message"),
+    [
+        ([], "expected a list of segmenters"),
+        ("newline", "expected a list of segmenters"),
+        ({"name": "newline"}, "expected a list of segmenters"),
+        (["turn", "newlin"], "Did you mean 'newline'"),
+        ([{"name": "fixed", "tokens": 3}], "expected a name"),
+        ([{"options": {}}], "expected a name"),
+        ([{"name": "fixed", "options": [3]}], "expected a name"),
+        ([3], "expected a name"),
+        ([{"name": "fixed", "options": {"tokens": 0}}], "tokens=0"),
+        ([{"name": "fixed", "options": {"token": 1}}], "token"),
+        ([{"path": "no/such/file.py", "name": "X"}], "no such file"),
+    ],
+)
+def test_bad_levels_are_named(levels: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SEGMENTERS.get("nested", levels=levels)
+
+
+def test_a_member_that_leaves_tokens_out_is_refused() -> None:
+    with pytest.raises(ValueError, match="rollout 0: expected every unmasked token"):
+        NestedSegmenter(levels=[f"{__name__}:Nothing"])(text_rollouts(["ab"]))
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.text(alphabet="ab.\n #W€`@", max_size=30), min_size=1, max_size=3),
+    st.lists(
+        st.sampled_from(["newline", "sentence", "keyword", "code", "none", HALVES, FIXED_1]),
+        min_size=1,
+        max_size=4,
+    ),
+    st.integers(1, 4),
+    st.integers(1, 6),
+)
+def test_nested_levels_of_anything_nest(texts: list[str], levels: list, least: int, most: int) -> None:
+    rollouts = text_rollouts(texts)
+    found = NestedSegmenter(levels=levels, min_segment_tokens=least, max_segments=most).all_levels(rollouts)
+    for coarse, fine in pairwise(found):
+        hierarchy.parents(fine, coarse)
+    assert int(found[-1].num_segments.max()) <= most
+
+
+# ---- through the pipeline
+
+
+def two_turns() -> rr.Rollouts:
+    """Two turns of two lines each with tool output between them, reward 1; and a sibling of one turn, reward 0."""
+    texts = ["a\nb\nTOOL\nc\nd", "a\nb"]
+    rollouts = text_rollouts(texts, outcomes=[1.0, 0.0])
+    mask = rollouts.response_mask.clone()
+    mask[0, 4:9] = False
+    spans = [
+        [span for span, real in zip(rollouts.token_offsets[0], mask[0], strict=False) if real],
+        rollouts.token_offsets[1],
+    ]
+    return dataclasses.replace(rollouts, response_mask=mask, token_offsets=spans)
+
+
+def test_two_lambdas_in_the_pipeline() -> None:
+    rollouts = two_turns()
+    options = {"segmenter": "nested", "scale": "none", "value_estimator": "confidence", "calibrate": "none"}
+    options["segmenter_kwargs"] = {"answer_markers": []}
+    values = torch.tensor([[0.5, 0.6, 0.4, 0.7], [0.5, 0.3, 0.0, 0.0]])
+    for lam, lam_coarse in ((1.0, 1.0), (0.5, 1.0), (0.0, 0.5)):
+        config = rr.RRedCoTConfig(**options, lam=lam, lam_coarse=lam_coarse)
+        coarse, fine = config.build_levels(rollouts)
+        assert (coarse.num_segments.tolist(), fine.num_segments.tolist()) == ([2, 1], [4, 2])
+        credit = rr.assign_credit(rollouts, config, values=values)
+        deltas = [0.1, -0.2, 0.3, 0.3]
+        expected = [
+            deltas[0] + lam * deltas[1] + lam_coarse * (deltas[2] + deltas[3]),
+            deltas[2] + lam * deltas[3],
+        ]
+        first = credit.segments.starts[0].tolist()
+        assert credit.advantages[0, first[0]].item() == pytest.approx(expected[0])
+        assert credit.advantages[0, first[2]].item() == pytest.approx(expected[1])
+
+
+def test_two_lambdas_need_two_levels() -> None:
+    with pytest.raises(ValueError, match=r"lam_coarse=0.9: segmenter='newline' has one level"):
+        rr.RRedCoTConfig.from_mapping({"segmenter": "newline", "lam_coarse": 0.9})
+    config = rr.RRedCoTConfig(segmenter="nested", lam_coarse=0.9)
+    rollouts = two_turns()
+    with pytest.raises(ValueError, match="needs the segments that these are parts of"):
+        rr.assign_credit(rollouts, config, segments=config.build_levels(rollouts)[-1])
