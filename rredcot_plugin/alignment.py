@@ -8,6 +8,7 @@ has exact offsets and tokens that share a multi-byte character share its span.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 REPLACEMENT = "�"
+SAMPLES = 256
+"""Sequences on which a table is compared with its tokenizer's own decoder."""
 
 
 def _byte_level_alphabet() -> dict[str, int]:
@@ -30,31 +33,58 @@ def _byte_level_alphabet() -> dict[str, int]:
 
 @dataclass(frozen=True)
 class TokenBytes:
-    """The bytes of every token of a vocabulary: ``data[start[i]:start[i + 1]]`` for token i."""
+    """The bytes of every token of a vocabulary of V: ``data[start[i]:start[i + 1]]`` for token i.
+
+    Entry V + i is token i as the first of a text, where SentencePiece decoders leave its space out.
+    """
 
     data: NDArray[np.uint8]
     start: NDArray[np.int64]
 
     @classmethod
     def from_tokenizer(cls, tokenizer: Any) -> TokenBytes:
-        """Read the table off a *fast* Hugging Face tokenizer: byte-level BPE, SentencePiece or characters.
+        """Read the table off a *fast* Hugging Face tokenizer whose decoder writes token for token.
+
+        That is byte-level BPE, SentencePiece (BPE with byte fallback, Unigram), WordPiece, characters.
 
         Raises:
-            ValueError: a slow tokenizer, which cannot tell where its tokens come from.
+            ValueError: a slow tokenizer, which cannot tell where its tokens come from; one whose decoder
+                makes other text of samples than the table does.
         """
         if not getattr(tokenizer, "is_fast", False):
             raise ValueError(
-                f"tokenizer {type(tokenizer).__name__}: expected a fast tokenizer (one with character offsets), "
+                f"tokenizer {_name(tokenizer)}: expected a fast tokenizer (one with character offsets), "
                 "got a slow one; load it with AutoTokenizer.from_pretrained(..., use_fast=True)"
             )
-        decoder = str(tokenizer.backend_tokenizer.decoder)
-        tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
-        special = set(tokenizer.all_special_tokens) | set(tokenizer.get_added_vocab())
-        to_bytes = _byte_level if "ByteLevel" in decoder else _sentencepiece if "Replace" in decoder else _plain
-        pieces = [_plain(t or "") if t in special else to_bytes(t or "") for t in tokens]
+        backend = tokenizer.backend_tokenizer
+        size = max(backend.get_vocab(with_added_tokens=True).values()) + 1
+        read = _reader(backend.decoder)
+        tokens = [backend.id_to_token(i) for i in range(size)]
+        # the decoder drops an id that stands for no token
+        pieces = [read(t, first) if t is not None else b"" for first in (False, True) for t in tokens]
         start = np.zeros(len(pieces) + 1, dtype=np.int64)
         np.cumsum([len(piece) for piece in pieces], out=start[1:])
-        return cls(np.frombuffer(b"".join(pieces), dtype=np.uint8), start)
+        table = cls(np.frombuffer(b"".join(pieces), dtype=np.uint8), start)
+        table._check(tokenizer, np.array([i for i, t in enumerate(tokens) if t is not None]))
+        return table
+
+    @property
+    def vocab_size(self) -> int:
+        return (len(self.start) - 1) // 2
+
+    def _check(self, tokenizer: Any, known: NDArray[np.int64]) -> None:
+        """Raise ``ValueError`` if the tokenizer decodes short samples otherwise: then tokens depend on neighbours."""
+        samples = np.random.default_rng(0).choice(known, size=(SAMPLES, 4))
+        samples[::2, 1] = samples[::2, 0]  # a decoder may drop repetitions
+        for sample in samples:
+            own = tokenizer.decode(sample.tolist(), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+            text, _ = self.align(sample)
+            if text != own and REPLACEMENT not in own:
+                raise ValueError(
+                    f"tokenizer {_name(tokenizer)}: expected a decoder that writes token for token, got "
+                    f"{tokenizer.backend_tokenizer.decoder}, which writes {own!r} and not {text!r} for the tokens "
+                    f"{sample.tolist()}; byte-level BPE, SentencePiece and WordPiece decoders can be aligned"
+                )
 
     def align(self, token_ids: NDArray[np.int64]) -> tuple[str, NDArray[np.int64]]:
         """Text and half-open character spans (n, 2) of a sequence of tokens.
@@ -62,8 +92,10 @@ class TokenBytes:
         An id outside the vocabulary stands for no characters.
         """
         ids = np.asarray(token_ids, dtype=np.int64)
-        known = (ids >= 0) & (ids < len(self.start) - 1)
+        known = (ids >= 0) & (ids < self.vocab_size)
         ids = np.where(known, ids, 0)
+        if known.any():
+            ids[known.argmax()] += self.vocab_size
         lengths = np.where(known, self.start[ids + 1] - self.start[ids], 0)
         ends = np.cumsum(lengths)
         total = int(ends[-1]) if len(ends) else 0
@@ -89,18 +121,39 @@ def _first_bytes(text: str) -> NDArray[np.int64]:
 
 
 _ALPHABET = _byte_level_alphabet()
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_ANCHOR = "a"
 
 
-def _byte_level(token: str) -> bytes:
+def _name(tokenizer: Any) -> str:
+    path = getattr(tokenizer, "name_or_path", "")
+    return f"{type(tokenizer).__name__} {path!r}" if path else type(tokenizer).__name__
+
+
+def _reader(decoder: Any) -> Callable[[str, bool], bytes]:
+    """(token, whether it is the first of a text) -> its bytes, for a decoder of the library ``tokenizers``.
+
+    Decoders return text, so the tokens that stand for single bytes are read here.
+    """
+    if "ByteLevel(" in str(decoder):
+        return _byte_level
+    has_bytes = "ByteFallback(" in str(decoder)
+
+    def decode(tokens: list[str]) -> str:
+        text: str = decoder.decode(tokens) if decoder is not None else " ".join(tokens)
+        return text
+
+    def read(token: str, first: bool) -> bytes:
+        byte = _BYTE.fullmatch(token) if has_bytes else None
+        if byte and int(byte.group(1), 16) >= 0x80:
+            return bytes([int(byte.group(1), 16)])
+        text = decode([token]) if first else decode([_ANCHOR, token])[len(_ANCHOR) :]
+        return text.encode()
+
+    return read
+
+
+def _byte_level(token: str, first: bool) -> bytes:
     if all(char in _ALPHABET for char in token):
         return bytes(_ALPHABET[char] for char in token)
     return token.encode()
-
-
-def _sentencepiece(token: str) -> bytes:
-    byte = re.fullmatch(r"<0x([0-9A-Fa-f]{2})>", token)
-    return bytes([int(byte.group(1), 16)]) if byte else token.replace("▁", " ").encode()
-
-
-def _plain(token: str) -> bytes:
-    return token.encode("utf-8", errors="replace")

@@ -67,17 +67,16 @@ def _scores(trace: Trace) -> np.ndarray:
 
 def _split_long(cuts: list[int], ends: np.ndarray, score: np.ndarray, length: int, longest: int) -> list[int]:
     """Sentence ends that split every stretch longer than ``longest``, each at its best end, again and again."""
-    todo = list(pairwise([0, *cuts, length]))
+    todo = [(start, stop) for start, stop in pairwise([0, *cuts, length]) if stop - start > longest]
     added: list[int] = []
     while todo:
         start, stop = todo.pop()
-        if stop - start <= longest:
-            continue
         inner = ends[np.searchsorted(ends, start, side="right") : np.searchsorted(ends, stop, side="left")]
         if len(inner) == 0:
             continue
-        off_middle = np.abs(inner - (start + stop) / 2)
-        best = int(inner[np.lexsort((off_middle, -score[inner]))[0]])
+        worth = score[inner]
+        tied = inner[worth == worth.max()]
+        best = int(tied[np.abs(tied - (start + stop) / 2).argmin()])
         added.append(best)
-        todo += [(start, best), (best, stop)]
+        todo += [part for part in ((start, best), (best, stop)) if part[1] - part[0] > longest]
     return added

@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from tests.contract.test_prefix_scores import save_reward_model
 from tests.e2e.harness import Inputs, Run, train
 
 pytestmark = pytest.mark.e2e
@@ -102,6 +103,26 @@ def test_a_critic_at_nested_boundaries_trains(demo_inputs: Inputs, tmp_path: Pat
         assert math.isfinite(step["critic/vf_loss"])
         assert step["critic/advantages/mean"] == pytest.approx(0, abs=1e-5), "whitened over the batch"
         assert step["critic/returns/max"] == pytest.approx(1), "lam=1: the critic learns the outcome"
+
+
+@pytest.mark.parametrize("critic", [False, True])
+def test_red_reads_a_reward_model_at_every_token(demo_inputs: Inputs, tmp_path: Path, critic: bool) -> None:
+    path = save_reward_model(tmp_path / "reward_model")
+    run = train(
+        demo_inputs,
+        tmp_path / "run",
+        "algorithm.adv_estimator=red",
+        f"+algorithm.rredcot.value_kwargs.path={path}",
+        f"critic.enable={critic}",
+        TOTAL_STEPS="1",
+    )
+    assert_sound(run, 1)
+    step = run.steps[1]
+    assert step["rredcot/segments/tokens/max"] == 1
+    assert step["timing_s/rredcot_reward_model"] > 0
+    if critic:
+        assert step["critic/advantages/mean"] == pytest.approx(0, abs=1e-5), "verl's own GAE whitens"
+        assert math.isfinite(step["critic/vf_loss"])
 
 
 def test_extensions_by_file_dotted_path_and_decorator(demo_inputs: Inputs, tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ def read_settings(config: Any) -> RRedCoTConfig:
     given = config.algorithm.get("rredcot", None)
     mapping: Any = OmegaConf.to_container(given, resolve=True) if given is not None else {}
     settings = RRedCoTConfig.from_mapping({**DEFAULTS[name], **mapping})
+    settings = _with_reward_model(config, settings)
     needed = READS.get(name)
     if needed is not None and needed not in scores_read(settings.build_value_estimator()):
         raise ValueError(
@@ -60,6 +61,14 @@ def read_settings(config: Any) -> RRedCoTConfig:
         by_std = config.algorithm.get("norm_adv_by_std_in_grpo", True)
         settings = dataclasses.replace(settings, scale="group_std" if by_std else "none")
     return settings
+
+
+def _with_reward_model(config: Any, settings: RRedCoTConfig) -> RRedCoTConfig:
+    """``value_estimator: reward_model`` reads the model that verl rewards with, unless it is given another."""
+    reward_model = config.reward.reward_model
+    if settings.value_estimator != "reward_model" or settings.value_kwargs.get("path") or not reward_model.enable:
+        return settings
+    return dataclasses.replace(settings, value_kwargs={**settings.value_kwargs, "path": reward_model.model_path})
 
 
 def switch_on_critic(config: Any) -> None:
@@ -119,6 +128,14 @@ def warn_of_pointless(config: Any, settings: RRedCoTConfig) -> None:
         logger.warning(
             "rredcot: value_estimator=%s looks at the outcome of the very trace it values, so the policy gradient is "
             "biased with lam=1 too; support, self_normalized, confidence and monte_carlo are not",
+            settings.value_estimator,
+        )
+    reads = scores_read(settings.build_value_estimator())
+    if "reward_model" in reads and not config.reward.reward_model.enable and not config.critic.enable:
+        logger.warning(
+            "rredcot: value_estimator=%s compares the outcome with scores of a reward model, but the outcome comes from "
+            "a reward function: unless both are on one scale, set reward.reward_model.enable=True, or "
+            "critic.enable=True with adv_estimator=red",
             settings.value_estimator,
         )
     if rollout.calculate_log_probs:
