@@ -115,12 +115,16 @@ class RRedCoTConfig:
         """
         segmenter = self.build_segmenter()
         self._check_levels(segmenter)
-        levels: list[Segments] = [segmenter(rollouts)] if self.lam_coarse is None else segmenter.all_levels(rollouts)
+        levels: list[Segments] = (
+            [segmenter(rollouts)] if self.lam_coarse is None else segmenter.all_levels(rollouts)
+        )
         return levels
 
     def _check_levels(self, segmenter: Any) -> None:
         if self.lam_coarse is not None and not hasattr(segmenter, "all_levels"):
-            raise ValueError(f"lam_coarse={self.lam_coarse}: segmenter={self.segmenter!r} has one level, use nested")
+            raise ValueError(
+                f"lam_coarse={self.lam_coarse}: segmenter={self.segmenter!r} has one level, use nested"
+            )
 
     def build_value_estimator(self) -> Any:
         return VALUE_ESTIMATORS.get(self.value_estimator, **self.value_kwargs)

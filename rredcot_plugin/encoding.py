@@ -62,7 +62,8 @@ class ProbeEncoder:
         return own if own is not None else str(self.tokenizer.eos_token or "\n")
 
     def encode(self, bridge: str, answer: str) -> EncodedProbe | None:
-        """Token ids and the length of the bridge; None if answer and terminator exceed ``max_probe_tokens``."""
+        """Token ids and the length of the bridge; None if answer and terminator exceed ``max_probe_tokens``, or have
+        characters that the tokenizer does not know."""
         return self._cached(bridge, answer + self.closing())
 
     def encode_reference(self, prefix: str, solution: str, answer: str) -> EncodedProbe | None:
@@ -91,6 +92,8 @@ class ProbeEncoder:
         skip = next((i for i, end in enumerate(ends) if end > len(bridge)), len(ids)) if bridge else 0
         if not ids or not 0 < len(ids) - skip <= self.max_probe_tokens:
             return None
+        if self.tokenizer.unk_token_id is not None and self.tokenizer.unk_token_id in ids[skip:]:
+            return None  # answers that differ in unknown characters only would be one probe
         return tuple(ids), skip
 
     def _behind_text(self, text: str) -> tuple[list[int], list[int]]:

@@ -9,11 +9,12 @@ Needs torch; transformers is imported only when a model is used. Around an own t
 """
 
 from rredcot_plugin.probes.api import BACKENDS, probe_log_probs
-from rredcot_plugin.probes.attribution import attention_attribution, capture_attention, gradient_attribution
+from rredcot_plugin.probes.attention_scores import attention_attribution, capture_attention
 from rredcot_plugin.probes.batched import forward_batched
 from rredcot_plugin.probes.cached import forward_probes
 from rredcot_plugin.probes.capture import CapturedTrunk, capture_trunk, trunk_slices
 from rredcot_plugin.probes.errors import UnsupportedModelError
+from rredcot_plugin.probes.gradient_scores import gradient_attribution
 from rredcot_plugin.probes.layout import ProbeLayout, build_layout
 from rredcot_plugin.probes.packed import forward_packed
 

@@ -14,10 +14,10 @@ from rredcot_plugin.probes.attention_hook import (
     override_attention,
 )
 from rredcot_plugin.probes.capture import RowSpan, trunk_slices
-from rredcot_plugin.probes.errors import UnsupportedModelError
 from rredcot_plugin.probes.fork_attention import GROUP_SIZE, ForkPlan, fork_attention, plan_fork
 from rredcot_plugin.probes.layout import ProbeLayout, row_spans_of
 from rredcot_plugin.probes.log_probs import counted_rows, row_logits, selected_log_probs, sum_per_probe
+from rredcot_plugin.probes.packed_rows import check_all_seen
 from rredcot_plugin.probes.trunk_attention import trunk_attention
 
 
@@ -69,10 +69,7 @@ def forward_packed(
             torch.cat([*positions, placed.position_ids]),
             torch.cat([wanted, counted + num_trunk]),
         )
-    if len(seen) != num_layers:
-        raise UnsupportedModelError(
-            f"attention ran through transformers' registry in {len(seen)} of {num_layers} layers."
-        )
+    check_all_seen(seen, num_layers)
     log_probs = selected_log_probs(logits[wanted.numel() :], placed.target_ids[counted], temperature)
     return logits[: wanted.numel()], sum_per_probe(log_probs, placed, counted)
 

@@ -22,8 +22,7 @@ from verl.workers.config import FSDPEngineConfig, FSDPOptimizerConfig, HFModelCo
 from verl.workers.engine import EngineRegistry
 
 from rredcot_plugin.integrations.verl import wire
-from rredcot_plugin.probes import forward_batched
-from rredcot_plugin.probes.attribution import attention_attribution, gradient_attribution
+from rredcot_plugin.probes import attention_attribution, forward_batched, gradient_attribution
 from tests.unit.probe_models import random_ids, tiny_model
 
 LENGTHS = [(9, 14), (5, 3), (7, 20), (4, 1)]  # prompt and response tokens of each row

@@ -13,15 +13,14 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.pipeline import assign_credit
-from rredcot_plugin.probes import UnsupportedModelError, attribution, capture_trunk
-from rredcot_plugin.probes.attribution import (
+from rredcot_plugin.probes import UnsupportedModelError, capture_trunk, gradient_scores
+from rredcot_plugin.probes.attention_scores import (
     QUERY_BLOCK,
     answer_attention,
     attention_attribution,
     capture_attention,
-    gradient_attribution,
-    log_prob_gradient,
 )
+from rredcot_plugin.probes.gradient_scores import gradient_attribution, log_prob_gradient
 from rredcot_plugin.probes.kernels import AttentionOptions
 from rredcot_plugin.probes.layout import row_spans_of
 from rredcot_plugin.types import Rollouts, Segments
@@ -201,7 +200,7 @@ def test_answer_attention_over_several_blocks(window: int | None, softcap: float
 
 
 def test_log_prob_gradient_in_chunks_equals_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attribution, "ROWS_PER_CHUNK", 3)
+    monkeypatch.setattr(gradient_scores, "ROWS_PER_CHUNK", 3)
     logits = torch.randn(8, 11, generator=torch.Generator().manual_seed(0), requires_grad=True)
     targets = torch.arange(8)
     total = (logits / TEMPERATURE).log_softmax(-1)[torch.arange(8), targets].sum()

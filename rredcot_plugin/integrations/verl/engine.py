@@ -27,8 +27,9 @@ from rredcot_plugin.probes import (
     forward_packed,
     forward_probes,
 )
-from rredcot_plugin.probes.attribution import attention_attribution, capture_attention, gradient_attribution
+from rredcot_plugin.probes.attention_scores import attention_attribution, capture_attention
 from rredcot_plugin.probes.capture import RowSpan
+from rredcot_plugin.probes.gradient_scores import gradient_attribution
 from rredcot_plugin.probes.layout import ProbeLayout, ProbeSpec, row_spans_of
 
 logger = logging.getLogger(__name__)
