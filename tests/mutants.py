@@ -29,6 +29,7 @@ class Mutant:
 
 
 CREDIT, VALUES, CUTS = "test_redistribution.py", "test_values.py", "test_segmenters.py"
+ESTIMATORS = "test_estimators.py"
 MUTANTS = (
     Mutant("the sign of a change of value", "redistribution.py", "following - values", "values - following", (CREDIT,)),
     Mutant("the outcome one segment early", "redistribution.py", "[:, None] - 1\n", "[:, None] - 2\n", (CREDIT,)),
@@ -44,6 +45,14 @@ MUTANTS = (
     Mutant("the answer is cut", "segmenters/assemble.py", "(cuts < end)", "(cuts < trace.length)", (CUTS,)),
     Mutant("the sum is lost in shaping", "pipeline.py", "shaped.scatter_add(1, last, missing[:, None])", "shaped", ("test_shapers.py",)),
     Mutant("a NaN reward counts in its group", "groups.py", "weight = valid.double()", "weight = torch.ones_like(outcomes).double()", (CREDIT,)),
+    Mutant("the span of rewards knows the own outcome", "values/calibration.py", "for known in (past, torch.cat([past, outcomes.double()])):", "for known in (torch.cat([past, outcomes.double()]),):", ("test_tabular.py",)),
+    Mutant("penalties are redistributed", "pipeline.py", "score = total - penalties.sum(dim=1)", "score = total", (ESTIMATORS,)),
+    Mutant("a boundary reads the value behind its token", "values/base.py", "segments.starts.clamp(max=", "(segments.starts + 1).clamp(max=", (ESTIMATORS,)),
+    Mutant("the own reward is the worst one", "values/importance.py", "lowest_of_others(rollouts.outcomes)", "rollouts.outcomes", ("test_tabular.py", ESTIMATORS)),
+    Mutant("a calibrated fit where nothing is to calibrate", "pipeline.py", 'config.calibrate != "none" and calibrates(estimator)', 'config.calibrate != "none"', (ESTIMATORS,)),
+    Mutant("λ between turns forgotten", "hierarchy.py", "lam_coarse * ahead[:, 1:]", "ahead[:, 1:]", ("test_hierarchy.py",)),
+    Mutant("credit leaks into the next turn", "hierarchy.py", "parent[:, k] == before", "parent[:, k] >= -1", ("test_hierarchy.py",)),
+    Mutant("attention behind the answer counts", "values/attribution.py", "(ids < segments.num_segments[:, None] - 1)", "(ids < segments.num_segments[:, None])", ("test_attribution.py",)),
 )  # fmt: skip
 
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import ClassVar
+
+import torch
 
 import rredcot_plugin as rr
 from rredcot_plugin.testing import check_segmenter
+from rredcot_plugin.values.base import Estimate
 from tests.unit.reference import pieces, text_rollouts
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -23,9 +28,31 @@ def test_the_segmenter_of_the_extension_page_works_by_file(tmp_path: Path) -> No
     assert pieces(rollouts, segmenter(rollouts)) == ["a:", " b:", " c"]
 
 
-def test_every_segmenter_has_its_line_on_the_configuration_page() -> None:
+def test_the_estimator_of_the_extension_page_works() -> None:
+    source = re.search(
+        r"```python\n(@dataclass.*?class HalfWay.*?)```", (DOCS / "extending.md").read_text(), re.DOTALL
+    )
+    assert source is not None
+    names = {"dataclass": dataclass, "ClassVar": ClassVar, "torch": torch, "Estimate": Estimate}
+    exec(source[1], names)
+    rr.register_value_estimator("half_way", overwrite=True)(names["HalfWay"])
+    config = rr.RRedCoTConfig(value_estimator="half_way", segmenter="newline", calibrate="none")
+    credit = rr.assign_credit(text_rollouts(["a\nb\nccc"]), config)
+    assert credit.values[0].tolist() == [0.0, 0.5, 1.0]
+
+
+def test_every_name_has_its_line_on_the_configuration_page() -> None:
     page = (DOCS / "configuration.md").read_text()
-    assert not [name for name in rr.list_segmenters() if f"`{name}`" not in page]
+    names = [*rr.list_segmenters(), *rr.list_value_estimators(), *rr.list_shapers()]
+    shipped = [
+        name for name in names if not name.endswith("_for_test") and name not in ("half_way", "halve_answer")
+    ]
+    assert not [name for name in shipped if f"`{name}`" not in page]
+
+
+def test_every_key_has_its_line_on_the_configuration_page() -> None:
+    page = (DOCS / "configuration.md").read_text()
+    assert not [field.name for field in fields(rr.RRedCoTConfig) if f"`{field.name}`" not in page]
 
 
 def test_every_function_of_the_formula_page_exists() -> None:
