@@ -45,7 +45,7 @@ MUTANTS = (
     Mutant("the answer is cut", "segmenters/assemble.py", "(cuts < end)", "(cuts < trace.length)", (CUTS,)),
     Mutant("the sum is lost in shaping", "pipeline.py", "shaped.scatter_add(1, last, missing[:, None])", "shaped", ("test_shapers.py",)),
     Mutant("a NaN reward counts in its group", "groups.py", "weight = valid.double()", "weight = torch.ones_like(outcomes).double()", (CREDIT,)),
-    Mutant("the span of rewards knows the own outcome", "values/calibration.py", "for known in (past, torch.cat([past, outcomes.double()])):", "for known in (torch.cat([past, outcomes.double()]),):", ("test_tabular.py",)),
+    Mutant("the span of rewards knows the own outcome", "values/calibration.py", "for known in (past, torch.cat([past, outcomes.double()])):", "for known in (outcomes.double(),):", ("test_tabular.py",)),
     Mutant("penalties are redistributed", "pipeline.py", "score = total - penalties.sum(dim=1)", "score = total", (ESTIMATORS,)),
     Mutant("a boundary reads the value behind its token", "values/base.py", "segments.starts.clamp(max=", "(segments.starts + 1).clamp(max=", (ESTIMATORS,)),
     Mutant("the own reward is the worst one", "values/importance.py", "lowest_of_others(rollouts.outcomes)", "rollouts.outcomes", ("test_tabular.py", ESTIMATORS)),
