@@ -87,7 +87,10 @@ class AttributionEstimator:
 @register_value_estimator("attention")
 @dataclass(frozen=True)
 class AttentionEstimator(AttributionEstimator):
-    """Shares from ``token_scores["attention"]``: how much the answer's tokens attend to each token."""
+    """The outcome handed out by how much the answer's tokens attend to each segment.
+
+    Shares from ``token_scores["attention"]``.
+    """
 
     reads: ClassVar[tuple[str, ...]] = ("attention",)
 
@@ -95,6 +98,9 @@ class AttentionEstimator(AttributionEstimator):
 @register_value_estimator("gradient")
 @dataclass(frozen=True)
 class GradientEstimator(AttributionEstimator):
-    """Shares from ``token_scores["gradient"]``: |input × gradient| of the answer's log-probability."""
+    """The outcome handed out by how much the answer's log-probability depends on each segment.
+
+    Shares from ``token_scores["gradient"]``: |input × gradient|.
+    """
 
     reads: ClassVar[tuple[str, ...]] = ("gradient",)

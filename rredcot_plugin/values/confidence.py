@@ -23,9 +23,8 @@ class ConfidenceEstimator:
     Source: method.md, section 2 (``confidence``). Rollouts without log-probs have no values.
     """
 
-    max_proposals: int = 1
-
     proposes: ClassVar[str] = NO_PROBES
+    max_proposals: ClassVar[int] = 1
 
     def __call__(
         self, probed: Probed | None, *, rollouts: Rollouts, segments: Segments, clip: float | None = None, **_: Any

@@ -13,8 +13,9 @@ from rredcot_plugin.values.base import NO_PROBES, Estimate, Probed, scores_at_st
 @register_value_estimator("critic")
 @dataclass(frozen=True)
 class CriticEstimator:
-    """V̂_i = V_ψ(s_i), read from ``token_scores["critic"]`` at the first token of segment i.
+    """The value that a trained critic gives the state; adv_estimator=rredcot_ppo.
 
+    V̂_i = V_ψ(s_i), read from ``token_scores["critic"]`` at the first token of segment i.
     In reward units already, so ``calibrate`` does not apply. Source: PPO (arXiv 1707.06347) with segments as steps.
     """
 

@@ -16,8 +16,9 @@ from rredcot_plugin.values.base import Estimate
 @register_value_estimator("mixture")
 @dataclass(frozen=True)
 class MixtureEstimator:
-    """V̂ = Σ_m w_m·V̂_m / Σ_m w_m over the estimators that know a row; a row nobody knows stays unknown.
+    """A weighted mean of several estimators.
 
+    V̂ = Σ_m w_m·V̂_m / Σ_m w_m over the estimators that know a row; a row nobody knows stays unknown.
     ``estimators`` is a list of names, or of ``{name, options, weight}``; a weight left out is 1.
     Source: method.md, section 2 (mixtures).
 

@@ -27,8 +27,9 @@ FIELDS = {"solution", "answer", "utility", "log_q"}
 @register_value_estimator("reference")
 @dataclass(frozen=True)
 class ReferenceEstimator:
-    """V̂_i = (1/N) Σ_{(u,y)} π(u | s_i)·π(y | s_i, u)·U(y) / q(u, y) over the N references of the problem.
+    """How probable is a solution of the data set, answer included, from here on?
 
+    V̂_i = (1/N) Σ_{(u,y)} π(u | s_i)·π(y | s_i, u)·U(y) / q(u, y) over the N references of the problem.
     The probe is the whole solution u with its answer y, so it needs ``max_probe_tokens`` to match, and the
     probability of a long text is tiny: ``length_normalize`` (the geometric mean per token) or ``calibrate`` puts it
     on a scale. ``clip`` bounds the weight π/q. References come from column ``column`` of the data set, or

@@ -15,9 +15,9 @@ DTYPES = ("float32", "bfloat16", "float16")
 @register_value_estimator("reward_model")
 @dataclass(frozen=True)
 class RewardModelEstimator:
-    """V̂_i = R_φ(x, y_<t), t the first token of segment i: the reward model's own score of the prefix.
+    """The reward model's own score of the prefix (RED).
 
-    Read from ``token_scores["reward_model"]``. Differences of successive prefixes are RED's token rewards
+    V̂_i = R_φ(x, y_<t), t the first token of segment i. Read from ``token_scores["reward_model"]``. Differences of successive prefixes are RED's token rewards
     (arXiv 2411.08302): with ``segmenter: fixed``, ``tokens: 1`` and λ = 0 the advantage of token t is
     R_φ(x, y_≤t) − R_φ(x, y_<t). The last difference is R − V̂_last, so the rewards of a trace still sum to its
     outcome R, whatever R is; where R is the reward model's own score of the whole response, the last difference
