@@ -51,40 +51,45 @@ def fit_logistic(
     weights: Float[Tensor, "M K"],
     l2: float,
     offset: Float[Tensor, " M"] | None = None,
+    start: Float[Tensor, "1 F_plus_1"] | None = None,
 ) -> Float[Tensor, "K F_plus_1"]:
     """K logistic regressions on the same rows, each with its own row weights, solved as one problem.
 
     Minimises Σ_m w_mk·BCE(σ(z_mk·β_k + c_k + o_m), y_m) + l2/2·|β_k|² for every k (the intercept is free),
     where z are the features standardised with problem k's own weights: rows of weight 0 have no influence at
-    all; o is the offset, 0 unless given. The K problems are separable, so one L-BFGS run with strong Wolfe line search
+    all; o is the offset, 0 unless given. ``start`` are raw coefficients near the solution. The K problems are separable, so one L-BFGS run with strong Wolfe line search
     (``torch.optim.LBFGS``) solves them together. Returns coefficients of the raw features, intercept last.
     """
     share = weights / weights.sum(0).clamp(min=1e-12)
     center = share.T @ features
     variance = share.T @ features**2 - center**2
     scale = torch.where(variance > 1e-12, variance.clamp(min=0).sqrt(), 1.0)
-    beta = torch.zeros(weights.shape[1], features.shape[1] + 1, dtype=torch.float64, requires_grad=True)
+    beta = torch.zeros(weights.shape[1], features.shape[1] + 1, dtype=torch.float64)
+    if start is not None:
+        slope, intercept = start[:, :-1], start[:, -1:]
+        beta = torch.cat([slope * scale, intercept + (slope * center).sum(1, keepdim=True)], dim=1)
     optimizer = torch.optim.LBFGS([beta], max_iter=100, tolerance_grad=1e-8, line_search_fn="strong_wolfe")
 
     def raw(parameters: torch.Tensor) -> torch.Tensor:
         slope = parameters[:, :-1] / scale
         return torch.cat([slope, parameters[:, -1:] - (slope * center).sum(1, keepdim=True)], dim=1)
 
+    @torch.no_grad()
     def closure() -> float:
-        optimizer.zero_grad()
+        # the gradient is written out: autograd would keep several (M, K) tables more, and take twice as long
         coefficients = raw(beta)
-        logits = features @ coefficients[:, :-1].T + coefficients[:, -1]
+        logits = torch.addmm(coefficients[:, -1], features, coefficients[:, :-1].T)
         if offset is not None:
-            logits = logits + offset[:, None]
-        target = outcome[:, None].expand_as(logits)
-        losses = torch.nn.functional.binary_cross_entropy_with_logits(logits, target, reduction="none")
-        loss = (weights * losses).sum() + 0.5 * l2 * (beta[:, :-1] ** 2).sum()
-        loss.backward()
-        return float(loss.detach())
+            logits += offset[:, None]
+        losses = torch.nn.functional.softplus(logits).sub_(outcome[:, None] * logits).mul_(weights)
+        residual = logits.sigmoid_().sub_(outcome[:, None]).mul_(weights)
+        total = residual.sum(0)
+        slope = (residual.T @ features - total[:, None] * center) / scale + l2 * beta[:, :-1]
+        beta.grad = torch.cat([slope, total[:, None]], dim=1)
+        return float(losses.sum() + 0.5 * l2 * (beta[:, :-1] ** 2).sum())
 
-    with torch.enable_grad():
-        optimizer.step(closure)
-    return raw(beta).detach()
+    optimizer.step(closure)
+    return raw(beta)
 
 
 class OutcomeCalibrator:
@@ -128,7 +133,10 @@ class OutcomeCalibrator:
             held_out[torch.arange(len(fold)), column] = True
             offset = features[:, 0] if self.shift_only else torch.zeros_like(outcome)
             used = features[:, :0] if self.shift_only else features
-            beta = fit_logistic(used, unit, torch.where(held_out, 0.0, weight[:, None]), self.l2, offset)
+            # past steps are most of the rows: their own solution is near that of every fold
+            past = slice(len(fold), None)
+            start = fit_logistic(used[past], unit[past], weight[past, None], self.l2, offset[past])
+            beta = fit_logistic(used, unit, torch.where(held_out, 0.0, weight[:, None]), self.l2, offset, start)
             own = beta[column]
             logits = (used[: len(fold)] * own[:, :-1]).sum(1) + own[:, -1] + offset[: len(fold)]
             return low + torch.sigmoid(logits).float() * (high - low)
