@@ -37,13 +37,13 @@ def test_monte_carlo_and_extensions_of_users(demo_inputs: Inputs, tmp_path: Path
         demo_inputs,
         tmp_path,
         "algorithm.adv_estimator=rredcot",
-        f"+algorithm.rredcot.segmenter={{path: {EXAMPLES}/custom_segmenter.py, name: BehindEquals}}",
+        f"+algorithm.rredcot.segmenter={{path: {EXAMPLES}/02_custom_segmenter.py, name: BehindEquals}}",
         "+algorithm.rredcot.value_estimator=mixture",
-        "+algorithm.rredcot.value_kwargs={estimators: [{name: 'custom_value:EquationShare', weight: 0.5}, "
+        "+algorithm.rredcot.value_kwargs={estimators: [{name: '03_custom_value:EquationShare', weight: 0.5}, "
         "{name: monte_carlo, options: {samples: 3, concurrency: 16}}]}",
         "+algorithm.rredcot.shapers=[{name: halve_answer, options: {share: 0.25}}]",
         PYTHONPATH=os.pathsep.join([str(EXAMPLES), os.environ.get("PYTHONPATH", "")]),
-        VERL_USE_EXTERNAL_MODULES="custom_shaper",
+        VERL_USE_EXTERNAL_MODULES="05_custom_shaper",
     )
     assert_sound(run, 2)
     for step in run.steps.values():

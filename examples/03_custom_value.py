@@ -1,6 +1,6 @@
 """A value estimator of your own, given by dotted path: the share of lines so far that state an equation.
 
-    PYTHONPATH=examples ... +algorithm.rredcot.value_estimator=custom_value:EquationShare
+    PYTHONPATH=examples ... +algorithm.rredcot.value_estimator=03_custom_value:EquationShare
 
 It reads texts only, so it names nothing to probe. Calibration (the default) puts it on the scale of the reward.
 Run this file to see its values.
@@ -49,5 +49,7 @@ if __name__ == "__main__":
 
     texts = ["2+3=5\n5*4=20\nThe answer is 20", "2+3=6\nSo it is 24\nThe answer is 24"]
     rollouts = text_rollouts(texts, outcomes=[1.0, 0.0])
-    config = rr.RRedCoTConfig(segmenter="newline", value_estimator="custom_value:EquationShare", calibrate="none")
+    config = rr.RRedCoTConfig(
+        segmenter="newline", value_estimator="03_custom_value:EquationShare", calibrate="none"
+    )
     print("values before each segment:", rr.assign_credit(rollouts, config).values)

@@ -1,6 +1,6 @@
 """A shaper of your own, registered by decorator under a name of its own: no credit for the last segment's luck.
 
-    VERL_USE_EXTERNAL_MODULES=custom_shaper PYTHONPATH=examples ... \
+    VERL_USE_EXTERNAL_MODULES=05_custom_shaper PYTHONPATH=examples ... \
         '+algorithm.rredcot.shapers=[{name: halve_answer, options: {share: 0.5}}]'
 
 verl imports the module in each of its processes, which runs the decorator. Run this file to see what it does.

@@ -1,6 +1,6 @@
 """A segmenter of your own, given by file: a segment ends behind every equals sign.
 
-    +algorithm.rredcot.segmenter='{path: examples/custom_segmenter.py, name: BehindEquals}'
+    +algorithm.rredcot.segmenter='{path: examples/02_custom_segmenter.py, name: BehindEquals}'
     +algorithm.rredcot.segmenter_kwargs='{sign: "="}'
 
 Run this file to check it and to see what it does.
