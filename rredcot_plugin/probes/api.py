@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from rredcot_plugin.probes.batched import forward_batched
 from rredcot_plugin.probes.cached import forward_probes
 from rredcot_plugin.probes.capture import capture_trunk
+from rredcot_plugin.probes.errors import UnsupportedModelError
 from rredcot_plugin.probes.layout import ProbeSpec, build_layout
 from rredcot_plugin.probes.packed import forward_packed
 
@@ -64,7 +65,11 @@ def probe_log_probs(
     device = next(model.parameters()).device
     if not specs:
         return torch.zeros(shape, device=device)
-    return _run(model, trace, specs, backend, temperature, device).view(shape)
+    try:
+        return _run(model, trace, specs, backend, temperature, device).view(shape)
+    except UnsupportedModelError as error:
+        way_out = 'Use backend="batched" for this model: it needs plain forwards only.'
+        raise UnsupportedModelError(f"{error} {way_out}") from error
 
 
 def _run(
