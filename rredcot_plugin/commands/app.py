@@ -9,7 +9,9 @@ import typer
 import rredcot_plugin
 from rredcot_plugin.commands.demo import demo
 from rredcot_plugin.commands.doctor import doctor
+from rredcot_plugin.commands.filter import filter_rollouts
 from rredcot_plugin.commands.names import list_names
+from rredcot_plugin.commands.score import score
 
 app = typer.Typer(
     name="rredcot",
@@ -39,3 +41,5 @@ def common(
 app.command("doctor")(doctor)
 app.command("list")(list_names)
 app.command("demo")(demo)
+app.command("score")(score)
+app.command("filter")(filter_rollouts)

@@ -57,6 +57,16 @@ def check_package(name: str, supported: str | None) -> Check:
     return Check(name, "failed", f"{found}, supported is {supported}", INSTALL)
 
 
+def check_sandbox() -> Check:
+    """Whether code rewards can be isolated here; only those need it."""
+    from rredcot_plugin.sandbox import available
+    from rredcot_plugin.sandbox.launch import ADVICE
+
+    found = available()
+    name = "sandbox for code"
+    return Check(name, "ok", str(found)) if found.means is not None else Check(name, "note", str(found), ADVICE)
+
+
 def check_entry_point(environment: Mapping[str, str]) -> Check:
     """verl finds us (entry point of the installed package), and is not told to leave us out."""
     found = [point for point in entry_points(group=GROUP) if point.name == PLUGIN]
@@ -124,4 +134,5 @@ def run_checks(environment: Mapping[str, str] = os.environ) -> list[Check]:
     checks = [check_python(), *(check_package(name, supported) for name, supported in PACKAGES.items())]
     checks.append(check_entry_point(environment))
     verl = next(check for check in checks if check.name == "verl")
-    return checks + (check_inside_verl(environment) if verl.status == "ok" else [])
+    inside = check_inside_verl(environment) if verl.status == "ok" else []
+    return [*checks, *inside, check_sandbox()]

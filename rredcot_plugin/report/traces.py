@@ -85,12 +85,12 @@ def _parsed(path: Path) -> Iterator[Trace]:
             if not line.strip():
                 continue
             try:
-                yield _trace(json.loads(line))
+                yield read_trace(json.loads(line))
             except (ValueError, TypeError) as error:
                 raise ValueError(f"{path}, line {number}: {error}") from error
 
 
-def _trace(record: Any) -> Trace:
+def read_trace(record: Any) -> Trace:
     segments = _field(record, "segments", list)
     truth = record.get("ground_truth")
     return Trace(

@@ -22,8 +22,8 @@ from verl.workers.engine_workers import TrainingWorker
 
 import rredcot_plugin as rr
 from rredcot_plugin.integrations.verl import prefix_scores
-from rredcot_plugin.integrations.verl.batch import StepRows
 from rredcot_plugin.integrations.verl.prefix_scores import PrefixScorer, check_reward_model, score_every_token
+from rredcot_plugin.rows import StepRows
 from rredcot_plugin.values.reward_model import RewardModelEstimator
 from tests.unit.probe_models import random_ids, tiny_model
 

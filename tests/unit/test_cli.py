@@ -35,7 +35,7 @@ def run_command(*arguments: str, **environment: str) -> subprocess.CompletedProc
     )
 
 
-@pytest.mark.parametrize("arguments", [(), ("doctor",), ("list",), ("demo",)])
+@pytest.mark.parametrize("arguments", [(), ("doctor",), ("list",), ("demo",), ("score",), ("filter",)])
 def test_help(arguments: tuple[str, ...]) -> None:
     result = invoke(*arguments, "--help")
     assert result.exit_code == 0

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from rredcot_plugin.integrations.verl.batch import StepRows
 from rredcot_plugin.integrations.verl.continuations import Continuations, request_seed
+from rredcot_plugin.rows import StepRows
 from rredcot_plugin.types import Rollouts, Segments
 from rredcot_plugin.values.monte_carlo import MonteCarloEstimator
 

@@ -9,8 +9,9 @@ import transfer_queue as tq
 from tensordict import TensorDict
 
 from rredcot_plugin.integrations.verl import wire
-from rredcot_plugin.integrations.verl.batch import StepRows, padded
+from rredcot_plugin.integrations.verl.batch import padded
 from rredcot_plugin.integrations.verl.sessions import RowRoles
+from rredcot_plugin.rows import StepRows
 from rredcot_plugin.types import Segments
 
 

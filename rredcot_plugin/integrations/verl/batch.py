@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import transfer_queue as tq
 
 from rredcot_plugin.alignment import TokenBytes
+from rredcot_plugin.rows import PROMPT_TAIL, StepRows
 from rredcot_plugin.types import Rollouts
 
 FIELDS = [
@@ -22,18 +22,6 @@ FIELDS = [
     "reward_model",
     "extra_info",
 ]
-PROMPT_TAIL = 16
-"""Tokens of the prompt's end that are looked at for an opened ``<think>``."""
-
-
-@dataclass(frozen=True)
-class StepRows:
-    """The active rows of a batch: B responses, right-padded to T tokens."""
-
-    rollouts: Rollouts
-    prompts: list[torch.Tensor]
-    prompt_tails: list[str]
-    lengths: list[int]
 
 
 def padded(nested: torch.Tensor, rows: Sequence[int], width: int, fill: float = 0.0) -> torch.Tensor:

@@ -18,7 +18,8 @@ from tensordict import TensorDict
 from tqdm import tqdm
 from verl.protocol import DataProto
 
-from rredcot_plugin.integrations.verl.batch import StepRows, column_entries
+from rredcot_plugin.integrations.verl.batch import column_entries
+from rredcot_plugin.rows import StepRows
 from rredcot_plugin.types import Segments
 from rredcot_plugin.values.monte_carlo import MonteCarloEstimator
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from verl.utils.debug import marked_timer
 
-from rredcot_plugin.integrations.verl.batch import StepRows
 from rredcot_plugin.integrations.verl.continuations import Continuations, reward_fields
 from rredcot_plugin.integrations.verl.sessions import RowRoles, row_roles
+from rredcot_plugin.rows import StepRows
 from rredcot_plugin.types import Rollouts, Segments
 from rredcot_plugin.values.monte_carlo import MonteCarloEstimator
 

@@ -35,8 +35,8 @@ from verl.workers.config import FSDPEngineConfig, HFModelConfig, TrainingWorkerC
 from verl.workers.engine import EngineRegistry
 from verl.workers.engine_workers import TrainingWorker
 
-from rredcot_plugin.integrations.verl.batch import StepRows
 from rredcot_plugin.integrations.verl.wire import jagged
+from rredcot_plugin.rows import StepRows
 from rredcot_plugin.values.reward_model import RewardModelEstimator
 
 MODEL_TYPE = "rredcot_reward_model"

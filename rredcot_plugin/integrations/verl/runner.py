@@ -21,16 +21,17 @@ from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.encoding import ProbeEncoder
 from rredcot_plugin.integrations.verl import wire
 from rredcot_plugin.integrations.verl.attribution import ask_attribution, read_attribution
-from rredcot_plugin.integrations.verl.batch import StepRows, onto_unmasked, padded, read_rows
+from rredcot_plugin.integrations.verl.batch import onto_unmasked, padded, read_rows
 from rredcot_plugin.integrations.verl.batched import batched_log_probs
 from rredcot_plugin.integrations.verl.dump import dump_step
 from rredcot_plugin.integrations.verl.estimator import RED
 from rredcot_plugin.integrations.verl.monte_carlo import MonteCarloHook
 from rredcot_plugin.integrations.verl.prefix_scores import PrefixScorer
-from rredcot_plugin.integrations.verl.probing import ProbePlan, plan_probes
 from rredcot_plugin.integrations.verl.sessions import RowRoles, row_roles
 from rredcot_plugin.integrations.verl.settings import why_not_in_pass
 from rredcot_plugin.pipeline import assign_credit
+from rredcot_plugin.probing import ProbePlan, plan_probes
+from rredcot_plugin.rows import StepRows
 from rredcot_plugin.types import Credit, Rollouts, Segments
 from rredcot_plugin.values.base import leaves, scores_read
 from rredcot_plugin.values.monte_carlo import MonteCarloEstimator

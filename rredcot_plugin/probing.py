@@ -11,9 +11,9 @@ import torch
 from rredcot_plugin.answers import THINK_END, AnswerFormat
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.encoding import EncodedProbe, ProbeEncoder
-from rredcot_plugin.integrations.verl.batch import StepRows
 from rredcot_plugin.metrics import share
 from rredcot_plugin.probes.layout import ProbeSpec
+from rredcot_plugin.rows import StepRows
 from rredcot_plugin.types import Rollouts, Segments
 from rredcot_plugin.values.base import FROM_OTHERS, REFERENCE, Probed, proposal_limits
 from rredcot_plugin.values.proposals import FROM_GROUND_TRUTH, NOTHING, Proposals, build_proposals

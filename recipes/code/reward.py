@@ -1,0 +1,71 @@
+r"""0/1 reward for code: the response's last code block must pass the problem's tests, in a sandbox.
+
+    reward.custom_reward_function.path=recipes/code/reward.py
+    reward.custom_reward_function.name=compute_score
+
+``ground_truth`` is a JSON text ``{"tests": ..., "entry_point": ...}``: asserts that call the solution's functions, or a
+``check(candidate)`` as in HumanEval with ``entry_point`` naming the function. Tests run in a process of their own, the
+solution in another: no network, no files but its own, limits on time, memory and output (docs/sandbox.md).
+
+A machine that cannot isolate a program stops the run at the first score. ``RREDCOT_SANDBOX=weak`` goes on with limits
+alone: then code of the model can read what the trainer can.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from rredcot_plugin.sandbox import Limits, run_tests
+
+LIMITS = Limits(cpu_seconds=int(os.environ.get("RREDCOT_CODE_SECONDS", "5")))
+MAX_CODE_CHARS = 50_000
+"""Longer text is not a solution."""
+_FENCE = re.compile(r"```[a-zA-Z0-9_+-]*[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
+
+
+def compute_score(
+    data_source: str,
+    solution_str: str,
+    ground_truth: str,
+    extra_info: Mapping[str, Any] | None = None,
+    **kwargs: Any,
+) -> dict[str, Any]:
+    """``{"score", "acc", "format", "reason"}``: score 1.0 if every test passes, format 1.0 if there is a code block.
+
+    Raises:
+        ValueError: a ground truth that is not of the form above (a mistake in the data).
+        SandboxUnavailable: no strong isolation on this machine, and no ``RREDCOT_SANDBOX=weak``.
+        SandboxFailed: the sandbox did not start; nothing is known about the solution.
+    """
+    tests, entry_point = _tests_of(ground_truth)
+    code = extract_code(solution_str)
+    if code is None:
+        return {"score": 0.0, "acc": 0.0, "format": 0.0, "reason": "no code block"}
+    isolation = os.environ.get("RREDCOT_SANDBOX", "strong")
+    found = run_tests(code, tests, entry_point, limits=LIMITS, isolation=isolation)
+    score = float(found.passed)
+    return {"score": score, "acc": score, "format": 1.0, "reason": found.reason[:200]}
+
+
+def extract_code(text: str) -> str | None:
+    r"""The last fenced block behind ``</think>``; None where there is none, or one that is too long.
+
+    >>> extract_code("First:\n```python\nx = 1\n```\nthen\n```\ny = 2\n```\n")
+    'y = 2\n'
+    """
+    blocks = _FENCE.findall(text.rpartition("</think>")[2])
+    return blocks[-1] if blocks and 0 < len(blocks[-1].strip()) <= MAX_CODE_CHARS else None
+
+
+def _tests_of(ground_truth: str) -> tuple[str, str | None]:
+    try:
+        given = json.loads(ground_truth)
+        return str(given["tests"]), given.get("entry_point")
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(
+            f'ground_truth: expected a JSON text {{"tests": ..., "entry_point": ...}}, got {str(ground_truth)[:80]!r}'
+        ) from error

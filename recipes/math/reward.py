@@ -1,0 +1,393 @@
+r"""Mathematical 0/1 reward with `math-verify`, in the form verl's `reward.custom_reward_function` asks for.
+
+    reward.custom_reward_function.path=recipes/math/reward.py
+    reward.custom_reward_function.name=compute_score
+
+What counts is the final answer: the last `\boxed{}`, else what stands behind the last `####`, else behind the last
+"The answer is". Where the response thinks, only the text behind `</think>` is looked at. It scores 1 if it equals the
+ground truth mathematically, else 0; an answer that names several values scores only if the ground truth does too.
+
+Three things differ from calling math-verify directly:
+
+- verl scores in executor threads, where math-verify's own time limits (signals) raise. Comparisons therefore run in
+  worker processes, which are killed and replaced when they take too long or too much memory.
+- Answers are read as LaTeX only. math-verify's reader of plain expressions hands text to `eval` (by way of sympy).
+- Plain numbers and equal texts, nearly all there is, are compared here, in microseconds.
+
+`python reward.py --worker` is such a worker process: JSON lines in, JSON lines out.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import os
+import queue
+import re
+import select
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any
+
+MAX_ANSWER_CHARS = 300
+"""Longer text is not a final answer."""
+TIMEOUT_SECONDS = float(os.environ.get("RREDCOT_MATH_TIMEOUT", "5"))
+"""For one comparison, from the moment a worker has taken it."""
+WORKERS = int(os.environ.get("RREDCOT_MATH_WORKERS", "2"))
+"""Worker processes of each process that scores (verl has `reward.num_workers` of those)."""
+START_SECONDS = 120.0
+MEMORY_BYTES = 4 * 2**30
+
+THINK_START, THINK_END = "<think>", "</think>"
+_BOXED = re.compile(r"\\(?:boxed|fbox)\s*\{")
+_PHRASE = re.compile(r"[Tt]he (?:final )?answer is:?")
+_PHRASE_END = re.compile(r"\.(?:\s|$)|\n|<\|")
+_JOINER = re.compile(r"[\s$.,;:/|&*()]*(?:or|and|\\text\{\s*(?:or|and)\s*\}|\\lor|\\cup)?[\s$.,;:/|&*()]*")
+_MAX_JOINER_CHARS = 40
+_MAX_JOINED = 16
+_MAX_NESTING = 24
+"""Brackets within brackets; the LaTeX grammar takes exponential time in them."""
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)")
+_THOUSANDS = re.compile(r"[+-]?[0-9]{1,3}(?:[, ][0-9]{3})+(?:\.[0-9]*)?")
+_THIN = re.compile(r"\\[,!]|\\(?:displaystyle|left|right)(?![a-zA-Z])|\$")
+_GAP = re.compile(r"(?:\\[;: ]|\\q?quad(?![a-zA-Z])|[\s~])+")
+_LOOSE_SPACE = re.compile(r"(?<![0-9a-zA-Z]) | (?![0-9a-zA-Z])")
+_SEVERAL_NUMBERS = re.compile(r"[0-9] [0-9]")
+_PERCENT = re.compile(r"\\?%$")
+_COMMAND = re.compile(r"\\[a-zA-Z]+")
+
+
+def compute_score(
+    data_source: str,
+    solution_str: str,
+    ground_truth: str,
+    extra_info: Mapping[str, Any] | None = None,
+    **kwargs: Any,
+) -> dict[str, Any]:
+    """Score one response.
+
+    Args:
+        data_source: not needed; the answer format is the same for all.
+        solution_str: the decoded response. Nothing in it can make this function raise.
+        ground_truth: the right answer, LaTeX or plain.
+        extra_info: verl passes the row's extra_info here; not needed.
+        kwargs: `reward_kwargs` of the config and handles of verl's reward loop; not needed.
+
+    Returns:
+        `score` and `acc`: 1.0 or 0.0; `format`: 1.0 if there is a final answer; `pred`: its text, "" without one
+        (verl's majority vote reads this key).
+
+    Raises:
+        ValueError: a ground truth that is no text (a mistake in the data).
+        ImportError: math-verify is not installed.
+        RuntimeError: no worker process could be started.
+    """
+    if not isinstance(ground_truth, str) or not ground_truth.strip():
+        raise ValueError(f"ground_truth: got {ground_truth!r}, expected the answer as text (see prepare_data.py)")
+    answer = extract_answer(solution_str)
+    score = float(answer is not None and is_equal(ground_truth.strip(), answer))
+    return {"score": score, "acc": score, "format": float(answer is not None), "pred": answer or ""}
+
+
+def extract_answer(text: str) -> str | None:
+    r"""The final answer of a response, or None: no marker, nothing behind it, too long, or still thinking.
+
+    Different boxes that are joined ("\boxed{4} or \boxed{5}") are one answer, "4, 5".
+
+    >>> extract_answer(r"<think>\boxed{3}? no</think> It is $\boxed{\frac{1}{2}}$.")
+    '\\frac{1}{2}'
+    >>> extract_answer("2 + 2 = 4\n#### 4")
+    '4'
+    >>> extract_answer(r"<think> is it \boxed{3}") is None
+    True
+    """
+    _, end, tail = text.rpartition(THINK_END)
+    if not end and THINK_START in text:
+        return None
+    answer = _last_boxes(tail)
+    if answer is None:
+        answer = _behind_marker(tail)
+    answer = answer.strip() if answer else ""
+    return answer if 0 < len(answer) <= MAX_ANSWER_CHARS else None
+
+
+def _last_boxes(text: str) -> str | None:
+    """Content of the last box and of those joined to it; None without a box, "" if the last is not closed."""
+    starts = list(_BOXED.finditer(text))
+    if not starts:
+        return None
+    contents: list[str] = []
+    begin_of_next: int | None = None
+    for found in reversed(starts[-_MAX_JOINED:]):
+        content = _braced(text, found.end())
+        if begin_of_next is None:
+            if content is None:
+                return ""
+        elif content is None or not _joins(text[found.end() + len(content) + 1 : begin_of_next]):
+            break
+        if content not in contents:
+            contents.append(content)
+        begin_of_next = found.start()
+    return ", ".join(reversed(contents))
+
+
+def _joins(between: str) -> bool:
+    r"""True if this text between two boxes makes one answer of them.
+
+    >>> _joins("$ or $"), _joins(". So the other root is ")
+    (True, False)
+    """
+    return len(between) <= _MAX_JOINER_CHARS and _JOINER.fullmatch(between) is not None
+
+
+def _braced(text: str, start: int) -> str | None:
+    """Text up to the brace that closes the one opened before `start`; None if that is too far away."""
+    depth = 1
+    for position in range(start, min(len(text), start + MAX_ANSWER_CHARS + 1)):
+        character = text[position]
+        depth += (character == "{") - (character == "}")
+        if depth == 0:
+            return text[start:position]
+    return None
+
+
+def _behind_marker(text: str) -> str | None:
+    """The line behind the last `####`, else the sentence behind the last "The answer is"; else None."""
+    _, marker, tail = text.rpartition("####")
+    if marker:
+        return next(iter(tail.strip()[: MAX_ANSWER_CHARS + 1].splitlines()), None)
+    phrases = list(_PHRASE.finditer(text))
+    if not phrases:
+        return None
+    start = phrases[-1].end()
+    tail = text[start : start + MAX_ANSWER_CHARS + 2].strip()
+    end = _PHRASE_END.search(tail)
+    return tail[: end.start()] if end else tail
+
+
+def normalise(answer: str) -> str:
+    r"""The answer without what only changes its looks: spaces, dollar signs, `\left`, the minus sign's code.
+
+    >>> normalise(r"$ \left( 1,\, 2 \right) $"), normalise("4  3")
+    ('(1,2)', '4 3')
+    """
+    plain = answer.replace("\N{MINUS SIGN}", "-").replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac")
+    plain = _GAP.sub(" ", _THIN.sub("", plain.replace("\\$", "")))
+    return _LOOSE_SPACE.sub("", plain).rstrip(".")
+
+
+def parse_number(text: str) -> Decimal | None:
+    """The value of a plain decimal number (sign, leading zeros, thousands commas allowed), else None.
+
+    >>> parse_number("1,000.50"), parse_number("1e9")
+    (Decimal('1000.50'), None)
+    """
+    plain = text.replace(",", "").replace(" ", "") if _THOUSANDS.fullmatch(text) else text
+    return Decimal(plain) if _NUMBER.fullmatch(plain) else None
+
+
+def _nesting(text: str) -> int:
+    depth = deepest = 0
+    for character in text:
+        depth += (character in "{([") - (character in "})]")
+        deepest = max(deepest, depth)
+    return deepest
+
+
+@lru_cache(maxsize=8192)
+def is_equal(gold: str, answer: str) -> bool:
+    r"""True if the two answers are the same mathematically; a comparison that takes too long is a no.
+
+    >>> is_equal("1000", "1,000.0"), is_equal("4", "42")
+    (True, False)
+    """
+    left, right = normalise(gold), normalise(answer)
+    if left == right:
+        return bool(right)
+    if not right or _nesting(right) > _MAX_NESTING:
+        return False
+    left_number, right_number = parse_number(left), parse_number(right)
+    if left_number is not None and right_number is not None:
+        return left_number == right_number
+    if _SEVERAL_NUMBERS.search(right) and not _SEVERAL_NUMBERS.search(left):
+        return False  # math-verify would add them up
+    require_math_verify()
+    return bool(_pool().ask({"gold": _without_tail(gold), "answer": _without_tail(answer)}))
+
+
+@lru_cache(maxsize=8192)
+def is_parsable(gold: str) -> bool:
+    """True if math-verify can read this ground truth, so that answers can be compared with it."""
+    if parse_number(normalise(gold)) is not None:
+        return True
+    require_math_verify()
+    return bool(_pool().ask({"gold": _without_tail(gold)}))
+
+
+def _without_tail(answer: str) -> str:
+    return answer.strip().replace("\N{MINUS SIGN}", "-").strip("$").rstrip(".").strip()
+
+
+def require_math_verify() -> None:
+    """ImportError with the way out where math-verify is missing."""
+    if importlib.util.find_spec("math_verify") is None:
+        raise ImportError("recipes/math/reward.py needs math-verify: pip install 'math-verify>=0.9'")
+
+
+class Worker:
+    """One process that compares answers; started at the first question, replaced after a question it died of."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+
+    def ask(self, question: Mapping[str, str], timeout: float) -> bool | None:
+        """The worker's answer; None if it took longer than `timeout` seconds or ended."""
+        if self._process is not None and self._process.poll() is not None:
+            self.stop()  # it ended between questions
+        process = self._process if self._process is not None else self._start()
+        try:
+            assert process.stdin is not None
+            process.stdin.write(json.dumps(question) + "\n")
+            process.stdin.flush()
+        except OSError:
+            reply = None
+        else:
+            reply = _read_line(process, timeout)
+        if reply is None:
+            self.stop()
+            return None
+        return bool(json.loads(reply))
+
+    def _start(self) -> subprocess.Popen[str]:
+        command = [sys.executable, os.path.abspath(__file__), "--worker"]
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        if _read_line(process, START_SECONDS) is None:
+            process.kill()
+            process.wait()
+            raise RuntimeError(f"{' '.join(command)}: did not start; run it by hand to see why")
+        self._process = process
+        return process
+
+    def stop(self) -> None:
+        """End the process, if there is one."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+
+def _read_line(process: subprocess.Popen[str], timeout: float) -> str | None:
+    """One line of the process's output; None after `timeout` seconds or at its end."""
+    assert process.stdout is not None
+    poll = select.poll()
+    poll.register(process.stdout, select.POLLIN)
+    if not poll.poll(timeout * 1000):
+        return None
+    return process.stdout.readline() or None
+
+
+class Pool:
+    """`size` workers that any number of threads may ask."""
+
+    def __init__(self, size: int) -> None:
+        if size < 1:
+            raise ValueError(f"RREDCOT_MATH_WORKERS={size}: allowed are whole numbers from 1")
+        self._idle: queue.LifoQueue[Worker] = queue.LifoQueue()
+        for _ in range(size):
+            self._idle.put(Worker())
+
+    def ask(self, question: Mapping[str, str], timeout: float | None = None) -> bool | None:
+        """Like `Worker.ask`, by the next worker that is free."""
+        worker = self._idle.get()
+        try:
+            return worker.ask(question, TIMEOUT_SECONDS if timeout is None else timeout)
+        finally:
+            self._idle.put(worker)
+
+
+_THE_POOL: dict[int, Pool] = {}
+_LOCK = threading.Lock()
+
+
+def _pool() -> Pool:
+    """This process's pool (a forked child gets one of its own)."""
+    with _LOCK:
+        if os.getpid() not in _THE_POOL:
+            _THE_POOL.clear()
+            _THE_POOL[os.getpid()] = Pool(WORKERS)
+        return _THE_POOL[os.getpid()]
+
+
+def _limit_memory() -> None:
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+
+
+def _parse(answer: str) -> list[Any]:
+    """math-verify's reading of an answer as LaTeX; empty where it has none."""
+    from math_verify import LatexExtractionConfig, parse
+
+    boxed = f"$\\boxed{{{answer}}}$"
+    return parse(boxed, [LatexExtractionConfig()], fallback_mode="no_fallback", parsing_timeout=None)
+
+
+def _same(gold: list[Any], answer: str) -> bool:
+    from math_verify import verify
+
+    parsed = _parse(answer)
+    return bool(gold and parsed and verify(gold, parsed, timeout_seconds=None))
+
+
+def _parts(gold: str, answer: str) -> list[str]:
+    """What must equal the gold answer, each: of "x = 4" the 4, of "4 = 5" both, else the answer as it is."""
+    if re.search(r"[=,;<>]", gold) or re.search(r"[,;]", answer) or "=" not in answer:
+        return [answer]
+    parts = [part.strip() for part in re.split(r"(?<![<>!\\])=", answer)]
+    numeric = [part for part in parts if part and not re.search("[a-zA-Z]", _COMMAND.sub("", part))]
+    return numeric if len(numeric) > 1 else [answer]
+
+
+def compare(gold: str, answer: str) -> bool:
+    """What a worker does: equality as math-verify sees it; `50%` is both 50 and 0.5."""
+    gold_plain, answer_plain = _PERCENT.sub("", gold), _PERCENT.sub("", answer)
+    parsed = _parse(gold_plain)
+    if all(_same(parsed, part) for part in _parts(gold_plain, answer_plain)):
+        return True
+    if (gold_plain == gold) == (answer_plain == answer):
+        return False
+    if gold_plain != gold:
+        return _same(_parse(f"\\frac{{{gold_plain}}}{{100}}"), answer)
+    return _same(parsed, f"\\frac{{{answer_plain}}}{{100}}")
+
+
+def _reply(question: Mapping[str, str]) -> bool:
+    if "answer" not in question:
+        return bool(_parse(_PERCENT.sub("", question["gold"])))
+    return compare(question["gold"], question["answer"])
+
+
+def work() -> None:
+    """Answer questions from standard input until it ends."""
+    logging.disable(logging.CRITICAL)
+    channel, sys.stdout = sys.stdout, sys.stderr
+    _parse("1")  # imports sympy and builds the grammar
+    _limit_memory()
+    print("ready", file=channel, flush=True)
+    for line in sys.stdin:
+        try:
+            reply = _reply(json.loads(line))
+        except Exception:  # noqa: BLE001  # sympy raises anything on hostile input; none of it is a right answer
+            reply = False
+        print(json.dumps(reply), file=channel, flush=True)
+
+
+if __name__ == "__main__" and sys.argv[1:] == ["--worker"]:
+    work()

@@ -1,0 +1,212 @@
+"""`rredcot score`: credit for rollouts that already exist, with any causal language model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from rredcot_plugin.config import RRedCoTConfig
+    from rredcot_plugin.offline.lines import BadLine
+    from rredcot_plugin.offline.run import Progress, ScoreResult, ScoreSettings
+    from rredcot_plugin.report.traces import Trace
+
+NEEDS = ("transformers", "yaml")
+SHOWN = 5
+"""Broken lines that are told one by one."""
+
+SHOWN_METRICS = {
+    "rredcot/probes/per_trace/mean": "probes a trace",
+    "rredcot/fallback/ground_truth/mean": "traces probed with the ground truth",
+    "rredcot/fallback/no_proposal/mean": "traces with nothing to probe",
+    "rredcot/fallback/uncalibrated/mean": "chunks without a calibration",
+    "rredcot/value/brier/mean": "Brier score of the values",
+}
+
+
+def score(
+    rollouts: Annotated[
+        Path, typer.Argument(help="JSON lines: verl's rollout_data_dir, or prompt, response, reward.")
+    ],
+    model: Annotated[str, typer.Option(help="A causal language model: a folder, or its name on the hub.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="File to write.", show_default="ROLLOUTS.scored.jsonl")
+    ] = None,
+    options: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="An option of algorithm.rredcot, in YAML."),
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML file with options of algorithm.rredcot.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    temperature: Annotated[float, typer.Option(help="The temperature that the rollouts were sampled with.")] = 1.0,
+    prompts: Annotated[
+        str,
+        typer.Option(help="What a text prompt is: text (as it is), user (one message), auto (verl's, restored)."),
+    ] = "auto",
+    chat_template: Annotated[Path | None, typer.Option(help="A Jinja file to use as chat template.")] = None,
+    groups_per_chunk: Annotated[int, typer.Option(min=1, help="Prompts that calibration sees at once.")] = 16,
+    batch_tokens: Annotated[int, typer.Option(min=1, help="Padded tokens of one forward.")] = 16384,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Allow the model's code.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Overwrite the output instead of going on with it.")
+    ] = False,
+) -> None:
+    """Segment rollouts and redistribute their rewards, without training; run it again to go on where it stopped."""
+    missing = [name for name in NEEDS if find_spec(name) is None]
+    if missing:
+        typer.echo(f"not installed: {', '.join(missing)}; pip install 'rredcot[score]'", err=True)
+        raise typer.Exit(2)
+    from rredcot_plugin.offline.model import Placement
+    from rredcot_plugin.offline.output import OutputExistsError
+    from rredcot_plugin.offline.prompts import HOW
+    from rredcot_plugin.offline.run import ScoreSettings
+
+    try:
+        if prompts not in HOW:
+            raise ValueError(f"prompts={prompts}: allowed are {', '.join(HOW)}")
+        Placement.choose(device, dtype)
+        settings = ScoreSettings(
+            rollouts, model, out or rollouts.with_suffix(".scored.jsonl"), read_options(config, options or []),
+            device, dtype, temperature, prompts, chat_template, groups_per_chunk, batch_tokens, trust_remote_code, force,
+        )  # fmt: skip
+    except (ValueError, TypeError) as error:
+        raise typer.BadParameter(str(error)) from error
+    console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
+    try:
+        result = _run(settings, errors)
+    except OutputExistsError as error:
+        errors.print(Text(str(error)), soft_wrap=True)
+        raise typer.Exit(2) from error
+    except (ValueError, OSError, RuntimeError) as error:
+        errors.print(Text(_reason(model, error)), soft_wrap=True)
+        raise typer.Exit(1) from error
+    _tell_result(settings.out, result, console)
+    tell_left_out(rollouts, result.left_out, errors)
+    if result.left_out:
+        raise typer.Exit(1)
+
+
+def _reason(model: str, error: Exception) -> str:
+    if not isinstance(error, RuntimeError):
+        return str(error)
+    hint = "; a smaller --batch-tokens takes less memory" if "out of memory" in str(error) else ""
+    return f"model={model}: {(str(error).strip().splitlines() or [type(error).__name__])[0]}{hint}"
+
+
+def read_options(file: Path | None, pairs: Sequence[str]) -> RRedCoTConfig:
+    """Options of a YAML file, then ``key=value`` pairs with values in YAML; a dot in a key opens a mapping.
+
+    Raises:
+        ValueError: a file or a pair that cannot be read, an unknown key, or a value that is not allowed.
+    """
+    import yaml
+
+    from rredcot_plugin.config import RRedCoTConfig
+
+    found: Any = {}
+    try:
+        if file is not None:
+            found = yaml.safe_load(file.read_text("utf-8")) or {}
+        if not isinstance(found, dict):
+            raise ValueError(f"config={file}: expected a mapping of options, got {type(found).__name__}")
+        for pair in pairs:
+            key, sign, value = pair.partition("=")
+            if not sign:
+                raise ValueError(f"set={pair}: expected KEY=VALUE")
+            *path, last = key.strip().split(".")
+            at = found
+            for part in path:
+                at = at.setdefault(part, {})
+            at[last] = yaml.safe_load(value)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, AttributeError) as error:
+        raise ValueError(f"options cannot be read: {' '.join(str(error).split())}") from error
+    return RRedCoTConfig.from_mapping(found)
+
+
+def _run(settings: ScoreSettings, console: Console) -> ScoreResult:
+    from transformers.utils import logging as transformers_logging
+
+    from rredcot_plugin.offline.run import run_score
+
+    transformers_logging.disable_progress_bar()
+    with _bar(console) as show:
+        return run_score(settings, lambda sentence: console.print(Text(sentence)), show)
+
+
+@contextmanager
+def _bar(console: Console) -> Iterator[Any]:
+    """A progress bar over rollouts, on the stream for errors, so that the other one stays clean."""
+    columns = (
+        TextColumn("scoring"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
+    )  # fmt: skip
+    with Bar(*columns, console=console) as bar:
+        task = bar.add_task("scoring", total=None)
+
+        def show(progress: Progress) -> None:
+            bar.update(task, completed=progress.done, total=progress.total)
+
+        yield show
+
+
+def _tell_result(out: Path, result: ScoreResult, console: Console) -> None:
+    from rredcot_plugin.report.traces import read_dumps
+
+    if not out.stat().st_size:
+        console.print("no rollout could be scored", style="bold red")
+        return
+    if not result.chunks:
+        console.print("nothing was left to score")
+    console.print(summary_table(read_dumps(out), result.metrics))
+    console.print(Text(str(out)), soft_wrap=True)
+
+
+def summary_table(traces: Sequence[Trace], metrics: dict[str, float]) -> Table:
+    """Counts and means over all scored traces, then a few metrics of this run."""
+    from rredcot_plugin.offline.traits import all_traits, group_of
+    from rredcot_plugin.report.text import plain
+
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_row("rollouts", str(len(traces)))
+    table.add_row("groups", str(len({group_of(trace) for trace in traces})))
+    traits = all_traits(traces)
+    for name, title in (
+        ("segments", "segments a trace"),
+        ("reward", "mean reward"),
+        ("first", "mean value of the prompt"),
+        ("last", "mean value before the answer"),
+        ("answer_share", "share of credit at the answer"),
+    ):
+        known = [own[name] for own in traits if own[name] == own[name]]
+        table.add_row(title, plain(fmean(known)) if known else "n/a")
+    for name, title in SHOWN_METRICS.items():
+        if name in metrics:
+            table.add_row(title, plain(metrics[name]))
+    return table
+
+
+def tell_left_out(path: Path, bad: Sequence[BadLine], console: Console) -> None:
+    """Name the lines that were left out, the first few one by one."""
+    from rredcot_plugin.report.text import visible
+
+    for line in bad[:SHOWN]:
+        console.print(Text(f"{path}, line {line.number}: left out: {visible(line.reason)}"), soft_wrap=True)
+    if len(bad) > SHOWN:
+        numbers = ", ".join(str(line.number) for line in bad[SHOWN : 10 * SHOWN])
+        more = " …" if len(bad) > 10 * SHOWN else ""
+        console.print(f"and {len(bad) - SHOWN} more lines: {numbers}{more}", soft_wrap=True)

@@ -1,0 +1,150 @@
+"""The file of scored rollouts: appended chunk by chunk, and continued where an earlier run stopped.
+
+Two files stand beside it: `<out>.meta.json` says what it was made from, `<out>.state.pt` how far it has come and
+what calibration remembers. The state is written behind the lines it speaks of, so after a cut at any moment the
+lines that no state covers are cut off and made again, to the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rredcot_plugin.offline.lines import BadLine
+
+KEPT = 2
+"""States that are kept: where the file lost more than the last chunk, scoring starts over."""
+
+
+class OutputExistsError(ValueError):
+    """The output is in the way; ``--force`` overwrites it."""
+
+
+@dataclass(frozen=True)
+class State:
+    """After ``chunks`` chunks the file has ``size`` bytes."""
+
+    chunks: int = 0
+    size: int = 0
+    calibrator: Mapping[str, Any] = field(default_factory=lambda: {"features": [], "outcome": [], "weight": []})
+    left_out: Sequence[BadLine] = ()
+
+
+class Output:
+    """Opened with ``Output.open``; ``state`` says where to go on."""
+
+    def __init__(self, path: Path, state: State, states: list[State]) -> None:
+        self.path = path
+        self.state = state
+        self._states = states
+
+    @classmethod
+    def open(cls, path: Path, meta: Mapping[str, Any], force: bool = False) -> Output:
+        """Begin a file, or go on with one of the same ``meta``.
+
+        Raises:
+            OutputExistsError: a file that this command did not make, or made from something else, naming what
+                differs; with ``force`` it is removed instead.
+            ValueError: a folder that cannot be written to.
+        """
+        sides = (path, meta_path(path), state_path(path))
+        if path.is_dir():
+            raise OutputExistsError(f"{path}: expected a file to write to, got a folder")
+        if force:
+            for side in sides:
+                side.unlink(missing_ok=True)
+        meta = json.loads(json.dumps(meta, default=str))
+        if path.exists() or meta_path(path).exists():
+            _check_meta(path, meta)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _replace(meta_path(path), json.dumps(meta, indent=1).encode())
+        size = path.stat().st_size if path.exists() else 0
+        states = [state for state in _read_states(path) if state.size <= size]
+        with path.open("ab") as file:
+            file.truncate(states[-1].size)
+        return cls(path, states[-1], states)
+
+    def append(
+        self, records: Sequence[Mapping[str, Any]], calibrator: Mapping[str, Any], left_out: Sequence[BadLine]
+    ) -> None:
+        """Write one chunk's records, and that the chunk is done."""
+        lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+        with self.path.open("ab") as file:
+            file.write(lines.encode("utf-8"))
+            file.flush()
+            os.fsync(file.fileno())
+            size = file.tell()
+        before = self.state
+        self.state = State(before.chunks + 1, size, calibrator, (*before.left_out, *left_out))
+        self._states = [*self._states, self.state][-KEPT:]
+        part = state_path(self.path).with_suffix(".part")
+        torch.save([_plain(state) for state in self._states], part)
+        os.replace(part, state_path(self.path))
+
+
+def meta_path(path: Path) -> Path:
+    return path.with_name(path.name + ".meta.json")
+
+
+def state_path(path: Path) -> Path:
+    return path.with_name(path.name + ".state.pt")
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _check_meta(path: Path, meta: Mapping[str, Any]) -> None:
+    way_out = "take another --out, or --force to overwrite it"
+    if not meta_path(path).is_file():
+        raise OutputExistsError(
+            f"{path}: in the way, and not made by rredcot score (no {meta_path(path).name}); {way_out}"
+        )
+    try:
+        there = dict(_flat(json.loads(meta_path(path).read_text("utf-8"))))
+    except ValueError as error:
+        raise OutputExistsError(f"{meta_path(path)}: cannot be read ({error}); {way_out}") from error
+    here = dict(_flat(meta))
+    differing = sorted(key for key in there.keys() | here.keys() if there.get(key) != here.get(key))
+    if differing:
+        named = "; ".join(f"{key}: {there.get(key)!r} there, {here.get(key)!r} now" for key in differing)
+        raise OutputExistsError(f"{path}: made with other arguments ({named}); {way_out}")
+
+
+def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Leaves of nested mappings by their path."""
+    if isinstance(value, Mapping):
+        for key, entry in value.items():
+            yield from _flat(entry, f"{name}.{key}" if name else str(key))
+    else:
+        yield name, value
+
+
+def _read_states(path: Path) -> list[State]:
+    """The states that were kept, the empty one first; an unreadable file counts as none."""
+    try:
+        found = torch.load(state_path(path), weights_only=True)
+        kept = [State(**{**s, "left_out": tuple(BadLine(*bad) for bad in s["left_out"])}) for s in found]
+    except Exception:  # noqa: BLE001 - absent, cut, or no state at all: then scoring starts over
+        kept = []
+    return [State(), *kept]
+
+
+def _plain(state: State) -> dict[str, Any]:
+    return {**vars(state), "left_out": [(bad.number, bad.reason) for bad in state.left_out]}
+
+
+def _replace(path: Path, content: bytes) -> None:
+    part = path.with_name(path.name + ".part")
+    part.write_bytes(content)
+    os.replace(part, path)

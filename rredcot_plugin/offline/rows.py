@@ -1,0 +1,130 @@
+"""The columns of a rollout, in the names of verl's `trainer.rollout_data_dir` and in plain ones."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rredcot_plugin.offline.lines import BadLine, read_lines
+
+NAMES = {
+    "prompt": ("prompt", "input"),
+    "response": ("response", "output"),
+    "reward": ("reward", "score"),
+    "group": ("uid", "group"),
+    "ground_truth": ("ground_truth", "gts"),
+    "references": ("references",),
+    "step": ("step",),
+}
+"""Column -> the names it may have; the first one that a line has counts."""
+
+NEEDED = ("prompt", "response", "reward")
+VERL_KEY = re.compile(r"(.+)_(\d+)_(\d+)")
+"""What verl writes as ``uid``: uid, session and output of the session."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One rollout. ``prompt`` is text or chat messages; ``session`` and ``output`` are verl's, else None and 0.
+
+    ``from_verl``: the prompt was decoded without its special tokens.
+    """
+
+    line: int
+    prompt: str | list[Mapping[str, Any]]
+    response: str
+    reward: float
+    group: str
+    step: int = 0
+    ground_truth: Any = None
+    references: Any = None
+    from_verl: bool = False
+    session: str | None = None
+    output: int = 0
+
+
+def read_rows(path: Path, reference_column: str = "references") -> tuple[list[Row], list[BadLine]]:
+    """All rollouts of a file, and the lines that had to be left out; errors as in ``read_lines``."""
+    names = {**NAMES, "references": (reference_column,)}
+    return read_lines(path, lambda number, record: _row(number, record, names))
+
+
+def _row(line: int, record: Mapping[str, Any], names: Mapping[str, Sequence[str]]) -> Row:
+    used = {column: next((name for name in options if name in record), None) for column, options in names.items()}
+    missing = [" or ".join(map(repr, names[column])) for column in NEEDED if used[column] is None]
+    if missing:
+        raise ValueError(f"missing columns: {', '.join(missing)}; found: {', '.join(map(repr, record)) or 'none'}")
+
+    def get(column: str) -> Any:
+        name = used[column]
+        return None if name is None else record[name]
+
+    from_verl = used["prompt"] == "input" and used["response"] == "output"
+    prompt, step = _prompt(get("prompt")), get("step") or 0
+    if isinstance(step, bool) or not isinstance(step, int):
+        raise ValueError(f"step: expected a whole number, got {step!r}")
+    group, session, output = _group(get("group"), prompt, from_verl)
+    return Row(
+        line=line,
+        prompt=prompt,
+        response=_text("response", get("response")),
+        reward=_reward(get("reward")),
+        group=group,
+        step=step,
+        ground_truth=get("ground_truth"),
+        references=get("references"),
+        from_verl=from_verl,
+        session=session,
+        output=output,
+    )
+
+
+def _group(uid: Any, prompt: Any, from_verl: bool) -> tuple[str, str | None, int]:
+    """Group, session and output of the session; equal prompts are one group where no uid says otherwise."""
+    if uid is None:
+        return hashlib.sha256(json.dumps(prompt, sort_keys=True).encode()).hexdigest()[:16], None, 0
+    key = VERL_KEY.fullmatch(str(uid)) if from_verl else None
+    return (key[1], f"{key[1]}_{key[2]}", int(key[3])) if key else (str(uid), None, 0)
+
+
+def _prompt(value: Any) -> str | list[Mapping[str, Any]]:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and value and all(isinstance(m, Mapping) and "role" in m for m in value):
+        return value
+    raise ValueError(f"prompt: expected a text or a list of messages with 'role' and 'content', got {value!r:.80}")
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{name}: expected a text, got {value!r:.80}")
+    return value
+
+
+def _reward(value: Any) -> float:
+    if not isinstance(value, int | float):
+        raise ValueError(f"reward: expected a number, got {value!r:.80}")
+    return float(value)
+
+
+def last_outputs(rows: Sequence[Row]) -> list[Row]:
+    """One row a session, its last output, as in training; rows of no session all stay."""
+    last: dict[tuple[int, str], int] = {}
+    for row in rows:
+        if row.session is not None:
+            key = (row.step, row.session)
+            last[key] = max(last.get(key, 0), row.output)
+    return [row for row in rows if row.session is None or last[row.step, row.session] == row.output]
+
+
+def group_rows(rows: Sequence[Row]) -> list[list[Row]]:
+    """Rows of one step and group together, in order of first appearance."""
+    groups: dict[tuple[int, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.step, row.group), []).append(row)
+    return list(groups.values())

@@ -1,0 +1,131 @@
+"""`rredcot score` without its terminal: read, score chunk by chunk, append."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import rredcot_plugin
+from rredcot_plugin.config import RRedCoTConfig
+from rredcot_plugin.offline.chunks import Chunk, make_chunks
+from rredcot_plugin.offline.encode import RowEncoder
+from rredcot_plugin.offline.lines import BadLine
+from rredcot_plugin.offline.model import Placement, Scorer, load_model, load_tokenizer
+from rredcot_plugin.offline.output import Output, digest
+from rredcot_plugin.offline.rows import last_outputs, read_rows
+from rredcot_plugin.offline.score import ChunkScorer, check_offline, reference_column
+
+
+@dataclass(frozen=True)
+class ScoreSettings:
+    """What to score, with what, into what. Raises ValueError naming key, value and what is allowed."""
+
+    rollouts: Path
+    model: str
+    out: Path
+    config: RRedCoTConfig = field(default_factory=RRedCoTConfig)
+    device: str = "auto"
+    dtype: str = "auto"
+    temperature: float = 1.0
+    prompts: str = "auto"
+    chat_template: Path | None = None
+    groups_per_chunk: int = 16
+    batch_tokens: int = 16384
+    trust_remote_code: bool = False
+    force: bool = False
+
+    def __post_init__(self) -> None:
+        check_offline(self.config)
+        if not 0 < self.temperature < float("inf"):
+            raise ValueError(f"temperature={self.temperature}: allowed are numbers greater than 0")
+        if self.out.resolve() == self.rollouts.resolve():
+            raise ValueError(f"out={self.out}: these are the rollouts themselves; take another file")
+
+    def meta(self, placement: Placement) -> dict[str, Any]:
+        """All that the numbers depend on, but for the model's weights."""
+        return {
+            "version": rredcot_plugin.__version__,
+            "rollouts_sha256": digest(self.rollouts),
+            "model": self.model,
+            "dtype": placement.dtype,
+            "temperature": self.temperature,
+            "prompts": self.prompts,
+            "chat_template_sha256": None if self.chat_template is None else digest(self.chat_template),
+            "groups_per_chunk": self.groups_per_chunk,
+            "options": asdict(self.config),
+        }
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Rollouts that are done, of all that there are; left-out ones count as done."""
+
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
+class ScoreResult:
+    """Lines that were left out, whatever run met them; means of the metrics over the chunks of this run."""
+
+    left_out: list[BadLine]
+    metrics: dict[str, float]
+    chunks: int
+
+
+Tell = Callable[[str], None]
+
+
+def run_score(settings: ScoreSettings, tell: Tell, show: Callable[[Progress], None]) -> ScoreResult:
+    """Score what is left to score. ``tell`` gets sentences.
+
+    Raises:
+        OutputExistsError: an output in the way.
+        ValueError: rollouts or a model that cannot be read.
+    """
+    placement = Placement.choose(settings.device, settings.dtype)
+    found, bad = read_rows(settings.rollouts, reference_column(settings.config))
+    rows = last_outputs(found)
+    if len(rows) < len(found):
+        tell(f"{len(found) - len(rows)} earlier outputs of a session are left out, as in training")
+    chunks = make_chunks(rows, settings.groups_per_chunk)
+    tokenizer = load_tokenizer(settings.model, settings.chat_template, settings.trust_remote_code)
+    scorer = ChunkScorer(RowEncoder(tokenizer, settings.prompts), settings.config)
+    scorer.observe(chunks)
+    output = Output.open(settings.out, settings.meta(placement), settings.force)
+    done = sum(len(chunk.rows) for chunk in chunks[: output.state.chunks])
+    if done:
+        tell(f"going on behind {done} of {len(rows)} rollouts")
+    show(Progress(done, len(rows)))
+    metrics: list[dict[str, float]] = []
+    for size, found_metrics in _score(settings, placement, scorer, chunks, output):
+        done += size
+        metrics.append(found_metrics)
+        show(Progress(done, len(rows)))
+    return ScoreResult([*bad, *output.state.left_out], _means(metrics), len(metrics))
+
+
+def _score(
+    settings: ScoreSettings, placement: Placement, score: ChunkScorer, chunks: Sequence[Chunk], output: Output
+) -> Iterator[tuple[int, dict[str, float]]]:
+    """Rows and metrics of every chunk that was left to do."""
+    left = chunks[output.state.chunks :]
+    if not left:
+        return
+    model = load_model(settings.model, placement, settings.trust_remote_code)
+    scorer = Scorer(model, settings.config.probe_backend, settings.temperature, settings.batch_tokens)
+    calibrator = settings.config.build_calibrator()
+    calibrator.load_state_dict(dict(output.state.calibrator))
+    for chunk in left:
+        scored = score(chunk, scorer, calibrator)
+        output.append(scored.records, calibrator.state_dict(), scored.left_out)
+        yield len(chunk.rows), dict(scored.metrics)
+
+
+def _means(chunks: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Mean of each metric over the chunks that have it."""
+    names = sorted({name for chunk in chunks for name in chunk})
+    return {name: fmean(chunk[name] for chunk in chunks if name in chunk) for name in names}

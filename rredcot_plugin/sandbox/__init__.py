@@ -1,0 +1,21 @@
+"""Code that a model wrote runs without reach: no files, network, processes or secrets of the trainer.
+
+``run_tests`` gives the verdict for a reward, ``run_code`` runs a program and returns what it wrote. Where the
+machine has no strong isolation both raise ``SandboxUnavailable``; ``docs/sandbox.md`` says what holds what back.
+"""
+
+from rredcot_plugin.sandbox.launch import Availability, SandboxUnavailable, available
+from rredcot_plugin.sandbox.limits import Limits
+from rredcot_plugin.sandbox.run import Result, SandboxFailed, TestResult, run_code, run_tests
+
+__all__ = [
+    "Availability",
+    "Limits",
+    "Result",
+    "SandboxFailed",
+    "SandboxUnavailable",
+    "TestResult",
+    "available",
+    "run_code",
+    "run_tests",
+]

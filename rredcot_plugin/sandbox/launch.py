@@ -1,0 +1,304 @@
+"""A command line that starts an interpreter in the strongest isolation this machine has, and proof that it holds.
+
+Two means build the same small world: bubblewrap, or util-linux's ``unshare`` with a short script. In it are the
+system's programs and the interpreter, read-only, one writable folder in memory, no network, no other processes,
+no privileges. A means counts as available only after a program that tries to get out has failed to.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import secrets
+import shutil
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rredcot_plugin.sandbox.limits import Limits
+
+FOLDER = "/sandbox"  # the writable one
+CODE = "/sandbox-code"  # where the package ``inside`` is seen
+_INSIDE = Path(__file__).resolve().parent / "inside"
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
+_SEARCH = "/usr/sbin:/usr/bin:/sbin:/bin"
+_START = "import sys; sys.path.insert(0, {!r}); from inside.roles import main; main()"
+_NO_PRIVILEGES = ("--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")
+ADVICE = (
+    "Install bubblewrap (apt-get install bubblewrap, dnf install bubblewrap), or allow unprivileged user namespaces "
+    '(sysctl user.max_user_namespaces; in a container --security-opt seccomp=unconfined); or pass isolation="weak": '
+    "resource limits, a system-call filter and a clean environment only, with your files readable and writable"
+)
+
+# Builds the world on a tmpfs and moves into it. Arguments: root, size, pairs (source, place), --, command.
+# The shell stays as process 1 of the namespace: with it everything in there ends.
+_BUILD = r"""
+set -e; umask 022
+root=$1; size=$2; shift 2
+mount -t tmpfs -o mode=755,size=1m,nr_inodes=4k tmpfs "$root"
+while [ "$1" != -- ]; do
+  to=$root$2
+  mkdir -p "${to%/*}"
+  if [ -L "$1" ]; then cp -P "$1" "$to"
+  elif [ -d "$1" ]; then mkdir -p "$to"; mount --rbind "$1" "$to"
+  else : > "$to"; mount --bind "$1" "$to"; fi
+  shift 2
+done
+shift
+while read -r _ _ _ _ at _; do
+  case $at in
+    "$root"/dev/*) ;;
+    "$root"/*) mount -o remount,bind,ro,nosuid,nodev "$(printf %b "$at")" ;;
+  esac
+done < /proc/self/mountinfo
+mkdir "$root/old" "$root/sandbox"
+ln -s old/proc "$root/proc"  # umount reads it; once done, it leads nowhere
+mount -t tmpfs -o "mode=777,nosuid,nodev,size=$size,nr_inodes=1k" tmpfs "$root/sandbox"
+mount -o remount,bind,ro "$root"
+cd "$root"
+pivot_root . old
+umount -l /old
+cd /sandbox
+set +e
+"$@"
+exit $?
+"""
+
+
+class SandboxUnavailable(RuntimeError):  # noqa: N818  says what is so
+    """This machine has no isolation of the kind asked for. The message names what is missing and what to do."""
+
+
+@dataclass(frozen=True)
+class Means:
+    """One way to isolate. ``drops`` means that real root hands over to a user id that nobody else has."""
+
+    name: str  # "bubblewrap", "unshare" or "weak"
+    drops: bool = False
+
+    @property
+    def strong(self) -> bool:
+        """Whether files, network and processes of the machine are out of reach."""
+        return self.name != "weak"
+
+    def command(self, job: int, keep: Path, limits: Limits) -> list[str]:
+        """The command line for the job behind descriptor ``job``; ``keep``: an empty folder of this run."""
+        seconds = f"{limits.wall_seconds + 60:.1f}"  # should whoever started it be gone by then
+        code = CODE if self.strong else str(_INSIDE.parent)
+        python = [_interpreter(), "-I", "-S", "-B", "-c", _START.format(code), str(job)]
+        inner = {"bubblewrap": _bubblewrap, "unshare": _unshare, "weak": _weak}[self.name]
+        return [_tool("timeout"), "-s", "KILL", seconds, *inner(self.drops, python, keep, limits.file_bytes * 16)]
+
+
+def environment(folder: str) -> dict[str, str]:
+    """All that a sandboxed program finds in its environment."""
+    return {
+        "PATH": _SEARCH,
+        "HOME": folder,
+        "TMPDIR": folder,
+        "LANG": "C.UTF-8",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def _weak(drops: bool, python: list[str], keep: Path, size: int) -> list[str]:
+    return python
+
+
+def _unshare(drops: bool, python: list[str], keep: Path, size: int) -> list[str]:
+    pairs = [part for source, place in (*_shown(), *((d, d) for d in _DEVICES)) for part in (source, place)]
+    return [
+        *(_tool("unshare"), "--mount", "--net", "--pid", "--ipc", "--uts", "--cgroup", "--fork", "--kill-child"),
+        *(() if drops else ("--user", "--map-root-user")),
+        *("sh", "-c", _BUILD, "sh", str(keep), str(size), *pairs, "--"),
+        *("setpriv", *_new_user(drops), *_NO_PRIVILEGES, *python),
+    ]
+
+
+def _bubblewrap(drops: bool, python: list[str], keep: Path, size: int) -> list[str]:
+    what = ["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
+    what += ["--die-with-parent", "--cap-drop", "ALL"]
+    if drops:
+        what += [part for cap in ("SETUID", "SETGID", "SETPCAP") for part in ("--cap-add", f"CAP_{cap}")]
+    else:
+        what += ["--unshare-user"]
+    for source, place in _shown():
+        if os.path.islink(source):
+            what += ["--symlink", os.readlink(source), place]
+        else:
+            for parent in reversed(Path(place).parents[:-1]):  # it would make them readable to itself only
+                what += ["--perms", "0755", "--dir", str(parent)]
+            what += ["--ro-bind", source, place]
+    for device in _DEVICES:
+        what += ["--dev-bind", device, device]
+    what += ["--perms", "0777", "--size", str(size), "--tmpfs", FOLDER, "--remount-ro", "/", "--chdir", FOLDER]
+    return [
+        _tool("bwrap"),
+        *what,
+        "--",
+        *(("setpriv", *_new_user(True), *_NO_PRIVILEGES) if drops else ()),
+        *python,
+    ]
+
+
+def _new_user(drops: bool) -> tuple[str, ...]:
+    user = _spare_user() if drops else None
+    return () if user is None else (f"--reuid={user}", f"--regid={user}", "--clear-groups")
+
+
+def _spare_user() -> int | None:
+    """A user id nobody has, drawn anew for each run; None without the right to become one.
+
+    Real root is exempt from the limit on processes, and that limit counts all processes of a user.
+    """
+    if os.geteuid() != 0:
+        return None
+    ranges = [tuple(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
+    first, _, count = max(ranges, key=lambda entry: entry[2])
+    if count < 10_000:
+        return None
+    lowest = 1 << 30 if count > 1 << 31 else first + count // 2
+    return lowest + secrets.randbelow(1 << 30 if count > 1 << 31 else count // 2 - 1000)
+
+
+@functools.cache
+def _interpreter() -> str:
+    """The interpreter itself, not the one of a virtual environment."""
+    return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
+
+
+@functools.cache
+def _shown() -> tuple[tuple[str, str], ...]:
+    """What of the machine is seen inside, read-only: (source, place)."""
+    wanted = ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/nix/store", "/etc/ld.so.cache"]
+    wanted += [sys.base_prefix, sys.base_exec_prefix, _interpreter()]
+    shown: list[str] = []
+    for path in wanted:
+        inside_another = any(path == other or path.startswith(other + "/") for other in shown)
+        if os.path.lexists(path) and path != "/" and not inside_another:
+            shown.append(path)
+    return (*((path, path) for path in shown), (str(_INSIDE), f"{CODE}/inside"))
+
+
+# -- what this machine has -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Availability:
+    """``means``: the strong isolation that ``run_code`` uses, None without one. ``missing``: why not a better one."""
+
+    means: Means | None
+    missing: tuple[str, ...]
+
+    def __str__(self) -> str:
+        have = f"strong isolation by {self.means.name}" if self.means else "no strong isolation"
+        return "; ".join((have, *self.missing))
+
+
+# Runs inside. Each line tries to get out in one way; what succeeds is printed.
+_ESCAPES = """
+import os, sys
+got_out = []
+def attempt(name, action):
+    try:
+        action()
+    except OSError:
+        return
+    got_out.append(name)
+def bomb():
+    for _ in range({processes} + 8):
+        if os.fork() == 0:
+            import time
+            time.sleep(5)
+            os._exit(0)
+import socket
+attempt("opened a socket", lambda: socket.socket())
+attempt("wrote to /", lambda: open("/x", "w"))
+attempt("wrote to /usr", lambda: open("/usr/x", "w"))
+attempt("read /etc/passwd", lambda: open("/etc/passwd"))
+attempt("saw the processes", lambda: os.listdir("/proc/self"))
+attempt("signalled the process that started it", lambda: os.kill({parent}, 0))
+attempt("changed user", lambda: os.setuid(0) if os.getuid() else None if {drops} else os.setuid(1))
+attempt("filled the disk", lambda: [open(f"{{i}}", "wb").write(bytes({file_bytes})) for i in range(20)])
+attempt("started more processes than allowed", bomb)
+print(got_out or "held")
+"""
+
+_lock = threading.Lock()
+_found: Availability | None = None
+
+
+def available() -> Availability:
+    """Which strong isolation this machine has, tried by running it (once a process, well under a second each)."""
+    global _found
+    with _lock:
+        if _found is None:
+            _found = _look()
+        return _found
+
+
+def choose(isolation: str) -> Means:
+    """The means for ``"strong"`` or ``"weak"``; ``SandboxUnavailable`` where the machine has none."""
+    if isolation not in ("strong", "weak"):
+        raise ValueError(f'isolation must be "strong" or "weak", got {isolation!r}')
+    if isolation == "weak":
+        missing = _missing_for("timeout")
+        if missing:
+            raise SandboxUnavailable(f"no weak isolation either: {missing}")
+        return Means("weak")
+    found = available()
+    if found.means is None:
+        raise SandboxUnavailable(f"code is not run: {found}. {ADVICE}.")
+    return found.means
+
+
+def _look() -> Availability:
+    missing: list[str] = []
+    for means, tools in _candidates():
+        why = _missing_for(*tools) or _escapes(means)
+        if not why:
+            return Availability(means, tuple(missing))
+        missing.append(f"{means.name}{' as root' if means.drops else ''}: {why}")
+    return Availability(None, tuple(missing))
+
+
+def _candidates() -> Iterator[tuple[Means, tuple[str, ...]]]:
+    for name, tools in (
+        ("bubblewrap", ("bwrap",)),
+        ("unshare", ("unshare", "sh", "mount", "umount", "pivot_root")),
+    ):
+        if _spare_user() is not None:
+            yield Means(name, drops=True), (*tools, "timeout", "setpriv")
+        yield Means(name), (*tools, "timeout", "setpriv")
+
+
+def _missing_for(*tools: str) -> str:
+    if sys.platform != "linux":
+        return f"needs Linux, this is {sys.platform}"
+    if platform.machine() not in ("x86_64", "aarch64"):
+        return f"the system-call filter knows x86_64 and aarch64, not {platform.machine()}"
+    absent = [tool for tool in tools if not _tool(tool)]
+    return f"not installed: {', '.join(absent)}" if absent else ""
+
+
+def _tool(name: str) -> str:
+    """Looked for on the caller's PATH, then in the system's folders."""
+    return shutil.which(name, path=f"{os.environ.get('PATH', '')}:{_SEARCH}") or ""
+
+
+def _escapes(means: Means) -> str:
+    """What got out, or why it did not start; empty if the isolation held."""
+    from rredcot_plugin.sandbox.run import SandboxFailed, run_with
+
+    limits = Limits(wall_seconds=20.0)
+    source = _ESCAPES.format(
+        processes=limits.processes, file_bytes=limits.file_bytes, parent=os.getpid(), drops=means.drops
+    )
+    try:
+        outcome = run_with(means, source, "", limits).stdout.strip()
+    except (SandboxFailed, OSError) as error:
+        return str(error)
+    return "" if outcome == "held" else f"did not hold: {outcome or 'the check itself ended early'}"
