@@ -60,7 +60,7 @@ def check_package(name: str, supported: str | None) -> Check:
 def check_sandbox() -> Check:
     """Whether code rewards can be isolated here; only those need it."""
     from rredcot_plugin.sandbox import available
-    from rredcot_plugin.sandbox.launch import ADVICE
+    from rredcot_plugin.sandbox.isolation import ADVICE
 
     found = available()
     name = "sandbox for code"

@@ -4,9 +4,10 @@
 machine has no strong isolation both raise ``SandboxUnavailable``; ``docs/sandbox.md`` says what holds what back.
 """
 
-from rredcot_plugin.sandbox.launch import Availability, SandboxUnavailable, available
+from rredcot_plugin.sandbox.isolation import Availability, SandboxUnavailable, available
 from rredcot_plugin.sandbox.limits import Limits
-from rredcot_plugin.sandbox.run import Result, SandboxFailed, TestResult, run_code, run_tests
+from rredcot_plugin.sandbox.process import Result, SandboxFailed
+from rredcot_plugin.sandbox.run import TestResult, run_code, run_tests
 
 __all__ = [
     "Availability",

@@ -1,8 +1,8 @@
-"""A command line that starts an interpreter in the strongest isolation this machine has, and proof that it holds.
+"""A command line that starts an interpreter in isolation.
 
 Two means build the same small world: bubblewrap, or util-linux's ``unshare`` with a short script. In it are the
 system's programs and the interpreter, read-only, one writable folder in memory, no network, no other processes,
-no privileges. A means counts as available only after a program that tries to get out has failed to.
+no privileges. ``isolation.py`` tries whether it holds.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ import platform
 import secrets
 import shutil
 import sys
-import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,11 +25,6 @@ _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
 _SEARCH = "/usr/sbin:/usr/bin:/sbin:/bin"
 _START = "import sys; sys.path.insert(0, {!r}); from inside.roles import main; main()"
 _NO_PRIVILEGES = ("--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")
-ADVICE = (
-    "Install bubblewrap (apt-get install bubblewrap, dnf install bubblewrap), or allow unprivileged user namespaces "
-    '(sysctl user.max_user_namespaces; in a container --security-opt seccomp=unconfined); or pass isolation="weak": '
-    "resource limits, a system-call filter and a clean environment only, with your files readable and writable"
-)
 
 # Builds the world on a tmpfs and moves into it. Arguments: root, size, pairs (source, place), --, command.
 # The shell stays as process 1 of the namespace: with it everything in there ends.
@@ -66,10 +59,6 @@ set +e
 "$@"
 exit $?
 """
-
-
-class SandboxUnavailable(RuntimeError):  # noqa: N818  says what is so
-    """This machine has no isolation of the kind asked for. The message names what is missing and what to do."""
 
 
 @dataclass(frozen=True)
@@ -145,11 +134,11 @@ def _bubblewrap(drops: bool, python: list[str], keep: Path, size: int) -> list[s
 
 
 def _new_user(drops: bool) -> tuple[str, ...]:
-    user = _spare_user() if drops else None
+    user = spare_user() if drops else None
     return () if user is None else (f"--reuid={user}", f"--regid={user}", "--clear-groups")
 
 
-def _spare_user() -> int | None:
+def spare_user() -> int | None:
     """A user id nobody has, drawn anew for each run; None without the right to become one.
 
     Real root is exempt from the limit on processes, and that limit counts all processes of a user.
@@ -183,99 +172,8 @@ def _shown() -> tuple[tuple[str, str], ...]:
     return (*((path, path) for path in shown), (str(_INSIDE), f"{CODE}/inside"))
 
 
-# -- what this machine has -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Availability:
-    """``means``: the strong isolation that ``run_code`` uses, None without one. ``missing``: why not a better one."""
-
-    means: Means | None
-    missing: tuple[str, ...]
-
-    def __str__(self) -> str:
-        have = f"strong isolation by {self.means.name}" if self.means else "no strong isolation"
-        return "; ".join((have, *self.missing))
-
-
-# Runs inside. Each line tries to get out in one way; what succeeds is printed.
-_ESCAPES = """
-import os, sys
-got_out = []
-def attempt(name, action):
-    try:
-        action()
-    except OSError:
-        return
-    got_out.append(name)
-def bomb():
-    for _ in range({processes} + 8):
-        if os.fork() == 0:
-            import time
-            time.sleep(5)
-            os._exit(0)
-import socket
-attempt("opened a socket", lambda: socket.socket())
-attempt("wrote to /", lambda: open("/x", "w"))
-attempt("wrote to /usr", lambda: open("/usr/x", "w"))
-attempt("read /etc/passwd", lambda: open("/etc/passwd"))
-attempt("saw the processes", lambda: os.listdir("/proc/self"))
-attempt("signalled the process that started it", lambda: os.kill({parent}, 0))
-attempt("changed user", lambda: os.setuid(0) if os.getuid() else None if {drops} else os.setuid(1))
-attempt("filled the disk", lambda: [open(f"{{i}}", "wb").write(bytes({file_bytes})) for i in range(20)])
-attempt("started more processes than allowed", bomb)
-print(got_out or "held")
-"""
-
-_lock = threading.Lock()
-_found: Availability | None = None
-
-
-def available() -> Availability:
-    """Which strong isolation this machine has, tried by running it (once a process, well under a second each)."""
-    global _found
-    with _lock:
-        if _found is None:
-            _found = _look()
-        return _found
-
-
-def choose(isolation: str) -> Means:
-    """The means for ``"strong"`` or ``"weak"``; ``SandboxUnavailable`` where the machine has none."""
-    if isolation not in ("strong", "weak"):
-        raise ValueError(f'isolation must be "strong" or "weak", got {isolation!r}')
-    if isolation == "weak":
-        missing = _missing_for("timeout")
-        if missing:
-            raise SandboxUnavailable(f"no weak isolation either: {missing}")
-        return Means("weak")
-    found = available()
-    if found.means is None:
-        raise SandboxUnavailable(f"code is not run: {found}. {ADVICE}.")
-    return found.means
-
-
-def _look() -> Availability:
-    missing: list[str] = []
-    for means, tools in _candidates():
-        why = _missing_for(*tools) or _escapes(means)
-        if not why:
-            return Availability(means, tuple(missing))
-        missing.append(f"{means.name}{' as root' if means.drops else ''}: {why}")
-    return Availability(None, tuple(missing))
-
-
-def _candidates() -> Iterator[tuple[Means, tuple[str, ...]]]:
-    for name, tools in (
-        ("bubblewrap", ("bwrap",)),
-        ("unshare", ("unshare", "sh", "mount", "umount", "pivot_root")),
-    ):
-        if _spare_user() is not None:
-            yield Means(name, drops=True), (*tools, "timeout", "setpriv")
-        yield Means(name), (*tools, "timeout", "setpriv")
-
-
-def _missing_for(*tools: str) -> str:
+def missing_for(*tools: str) -> str:
+    """Why programs cannot be isolated with these tools; empty if nothing is missing."""
     if sys.platform != "linux":
         return f"needs Linux, this is {sys.platform}"
     if platform.machine() not in ("x86_64", "aarch64"):
@@ -287,18 +185,3 @@ def _missing_for(*tools: str) -> str:
 def _tool(name: str) -> str:
     """Looked for on the caller's PATH, then in the system's folders."""
     return shutil.which(name, path=f"{os.environ.get('PATH', '')}:{_SEARCH}") or ""
-
-
-def _escapes(means: Means) -> str:
-    """What got out, or why it did not start; empty if the isolation held."""
-    from rredcot_plugin.sandbox.run import SandboxFailed, run_with
-
-    limits = Limits(wall_seconds=20.0)
-    source = _ESCAPES.format(
-        processes=limits.processes, file_bytes=limits.file_bytes, parent=os.getpid(), drops=means.drops
-    )
-    try:
-        outcome = run_with(means, source, "", limits).stdout.strip()
-    except (SandboxFailed, OSError) as error:
-        return str(error)
-    return "" if outcome == "held" else f"did not hold: {outcome or 'the check itself ended early'}"

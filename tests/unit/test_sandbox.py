@@ -19,12 +19,13 @@ from rredcot_plugin.sandbox import (
     SandboxFailed,
     SandboxUnavailable,
     available,
+    isolation,
     launch,
     run_code,
     run_tests,
 )
 from rredcot_plugin.sandbox.inside import kernel, plain
-from rredcot_plugin.sandbox.run import run_with
+from rredcot_plugin.sandbox.process import run_with
 
 SECRET = "correct-horse-battery-staple"
 PATIENT = Limits(wall_seconds=60.0)  # a loaded machine must not turn "refused" into "timeout"
@@ -78,7 +79,7 @@ def unharmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_this_machine_has_strong_isolation() -> None:
     found = available()
-    assert found.means is not None, f"{found}. {launch.ADVICE}"
+    assert found.means is not None, f"{found}. {isolation.ADVICE}"
     assert found.means.strong and "strong isolation by" in str(found)
 
 
@@ -363,7 +364,7 @@ def test_several_threads_run_sandboxes_at_once() -> None:
 
 
 def test_without_strong_isolation_code_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "_found", launch.Availability(None, ("bubblewrap: not installed: bwrap",)))
+    monkeypatch.setattr(isolation, "_found", isolation.Availability(None, ("bubblewrap: not installed: bwrap",)))
     with pytest.raises(SandboxUnavailable, match=r'not installed: bwrap.*Install bubblewrap.*isolation="weak"'):
         run_code("pass")
     with pytest.raises(SandboxUnavailable):
@@ -372,7 +373,7 @@ def test_without_strong_isolation_code_is_refused(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_means_that_does_not_hold_is_not_used() -> None:
-    assert "opened a socket" not in (got_out := launch._escapes(launch.Means("weak")))
+    assert "opened a socket" not in (got_out := isolation._escapes(launch.Means("weak")))
     assert "did not hold" in got_out and "read /etc/passwd" in got_out
 
 
