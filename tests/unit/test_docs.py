@@ -69,3 +69,22 @@ def test_links_between_pages_lead_somewhere() -> None:
     for page in [*DOCS.glob("*.md"), DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md"]:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+VERLS_OWN = ("Unknown advantage estimator", "Could not override", "Key 'rredcot'")
+
+
+def test_every_message_of_the_troubleshooting_page_is_one_that_we_raise() -> None:
+    page = (DOCS / "troubleshooting.md").read_text()
+    messages = [
+        m for cell in re.findall(r"^\| (`[^|]*) \|", page, re.MULTILINE) for m in re.findall(r"`([^`]+)`", cell)
+    ]
+    source = "\n".join(path.read_text() for path in (DOCS.parent / "rredcot_plugin").rglob("*.py"))
+    parts = [
+        part.strip(" .")
+        for message in messages
+        if not message.startswith(VERLS_OWN)
+        for part in re.split(r"…| X | N |value_kwargs\.path|/mean|:", message)
+    ]
+    assert len(parts) > 10
+    assert not [part for part in parts if part not in source]
