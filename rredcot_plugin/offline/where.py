@@ -68,6 +68,8 @@ def read_condition(text: str, by: str | None = None) -> Condition:
     source, preset_by = PRESETS.get(text.strip(), (text, TRACE))
     if len(source) > LONGEST:
         raise ValueError(f"where: expected up to {LONGEST} characters, got {len(source)}")
+    if "\0" in source:  # some Pythons call this a ValueError, others a SyntaxError
+        raise ValueError(f"where: {text!r} cannot be read: it holds a null character; {ALLOWED}")
     try:
         tree = ast.parse(source.strip(), mode="eval").body
         names = frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
