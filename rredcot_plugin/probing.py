@@ -86,6 +86,16 @@ def plan_probes(rows: StepRows, segments: Segments, config: RRedCoTConfig, encod
     return ProbePlan(specs, places, kept, segments, _plan_metrics(rows, found, kept, specs))
 
 
+def answer_starts(rows: StepRows, segments: Segments) -> list[int]:
+    """Where the answer of each row begins, in tokens from the start of the prompt: at its last segment; −1 where
+    that is the only one."""
+    firsts, counts = segments.starts.tolist(), segments.num_segments.tolist()
+    return [
+        len(prompt) + firsts[row][count - 1] if count > 1 else -1
+        for row, (prompt, count) in enumerate(zip(rows.prompts, counts, strict=True))
+    ]
+
+
 class _States:
     """The states of a row that are probed: their numbers, boundaries (tokens, prompt included) and text before."""
 

@@ -16,7 +16,8 @@ from rredcot_plugin.offline.lines import BadLine
 from rredcot_plugin.offline.model import Placement, Scorer, load_model, load_tokenizer
 from rredcot_plugin.offline.output import Output, digest
 from rredcot_plugin.offline.rows import last_outputs, read_rows
-from rredcot_plugin.offline.score import ChunkScorer, check_offline, reference_column
+from rredcot_plugin.offline.score import ChunkScorer, check_offline
+from rredcot_plugin.values.reference import reference_column
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def run_score(settings: ScoreSettings, tell: Tell, show: Callable[[Progress], No
         ValueError: rollouts or a model that cannot be read.
     """
     placement = Placement.choose(settings.device, settings.dtype)
-    found, bad = read_rows(settings.rollouts, reference_column(settings.config))
+    found, bad = read_rows(settings.rollouts, reference_column(settings.config.build_value_estimator()))
     rows = last_outputs(found)
     if len(rows) < len(found):
         tell(f"{len(found) - len(rows)} earlier outputs of a session are left out, as in training")

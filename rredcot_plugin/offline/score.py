@@ -17,11 +17,11 @@ from rredcot_plugin.offline.lines import BadLine
 from rredcot_plugin.offline.model import Scorer
 from rredcot_plugin.offline.rows import Row
 from rredcot_plugin.pipeline import assign_credit
-from rredcot_plugin.probing import plan_probes
+from rredcot_plugin.probing import answer_starts, plan_probes
 from rredcot_plugin.records import trace_record
 from rredcot_plugin.rows import PROMPT_TAIL, StepRows
 from rredcot_plugin.types import Segments
-from rredcot_plugin.values.base import REFERENCE, leaves, proposal_limits, scores_read
+from rredcot_plugin.values.base import REFERENCE, proposal_limits, scores_read
 from rredcot_plugin.values.calibration import OutcomeCalibrator
 from rredcot_plugin.values.reference import build_references
 
@@ -39,12 +39,6 @@ def check_offline(config: RRedCoTConfig) -> None:
             "not have; take support, self_normalized, own_ratio, ground_truth, reference, confidence, attention or "
             "gradient"
         )
-
-
-def reference_column(config: RRedCoTConfig) -> str:
-    """The column that the estimator reads references from."""
-    found = (leaf.column for leaf in leaves(config.build_value_estimator()) if hasattr(leaf, "column"))
-    return next(found, "references")
 
 
 @dataclass(frozen=True)
@@ -156,12 +150,12 @@ class ChunkScorer:
     ) -> dict[str, torch.Tensor]:
         """``attention`` and ``gradient`` of the response tokens, NaN where a trace has one segment only."""
         scores = {kind: torch.full(batch.rollouts.token_ids.shape, torch.nan) for kind in self.attributions}
+        answers = answer_starts(batch, segments)
         for kind, table in scores.items():
             for i, row in enumerate(tokens):
-                count, prompt = int(segments.num_segments[i]), len(batch.prompts[i])
-                if count > 1:
-                    answer = prompt + int(segments.starts[i, count - 1])
-                    table[i, : batch.lengths[i]] = scorer.attribution(kind, row, answer)[prompt:]
+                if answers[i] >= 0:
+                    found = scorer.attribution(kind, row, answers[i])
+                    table[i, : batch.lengths[i]] = found[len(batch.prompts[i]) :]
         return scores
 
 

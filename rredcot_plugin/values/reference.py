@@ -11,7 +11,7 @@ import torch
 
 from rredcot_plugin.registry import check_count, check_number, register_value_estimator
 from rredcot_plugin.types import Segments
-from rredcot_plugin.values.base import REFERENCE, Estimate, Probed
+from rredcot_plugin.values.base import REFERENCE, Estimate, Probed, leaves
 from rredcot_plugin.values.proposals import FROM_GROUND_TRUTH, NOTHING, Proposals, pack_proposals
 
 if TYPE_CHECKING:
@@ -48,6 +48,11 @@ class ReferenceEstimator:
     def __call__(self, probed: Probed, *, segments: Segments, clip: float | None = None, **_: Any) -> Estimate:
         values = reference_values(probed, clip=clip)
         return Estimate(torch.where(segments.exists, values, 0.0), probed.valid.any(dim=1))
+
+
+def reference_column(estimator: Any) -> str:
+    """The column that an estimator, or a part of it, reads references from."""
+    return next((leaf.column for leaf in leaves(estimator) if hasattr(leaf, "column")), ReferenceEstimator.column)
 
 
 def reference_values(probed: Probed, *, clip: float | None = None) -> Float[Tensor, "B S"]:

@@ -11,6 +11,7 @@ from tensordict import TensorDict
 from rredcot_plugin.integrations.verl import wire
 from rredcot_plugin.integrations.verl.batch import padded
 from rredcot_plugin.integrations.verl.sessions import RowRoles
+from rredcot_plugin.probing import answer_starts
 from rredcot_plugin.rows import StepRows
 from rredcot_plugin.types import Segments
 
@@ -18,11 +19,8 @@ from rredcot_plugin.types import Segments
 def ask_attribution(batch: Any, kinds: set[str], roles: RowRoles, rows: StepRows, segments: Segments) -> None:
     """Tell the engine where the answer of each row begins: at its last segment, unless it is the only one."""
     starts = [-1] * len(batch.keys)
-    firsts = segments.starts.tolist()
-    for i, row in enumerate(roles.active):
-        count = int(segments.num_segments[i])
-        if count > 1:
-            starts[row] = len(rows.prompts[i]) + firsts[i][count - 1]
+    for row, start in zip(roles.active, answer_starts(rows, segments), strict=True):
+        starts[row] = start
     fields = TensorDict({wire.ANSWER_START: wire.pack_starts(starts)}, batch_size=len(starts))
     tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
     batch.extra_info[wire.ATTRIBUTION] = ",".join(sorted(kinds))

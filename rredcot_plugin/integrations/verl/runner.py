@@ -35,6 +35,7 @@ from rredcot_plugin.rows import StepRows
 from rredcot_plugin.types import Credit, Rollouts, Segments
 from rredcot_plugin.values.base import leaves, scores_read
 from rredcot_plugin.values.monte_carlo import MonteCarloEstimator
+from rredcot_plugin.values.reference import reference_column
 from rredcot_plugin.values.reward_model import RewardModelEstimator
 
 logger = logging.getLogger(__name__)
@@ -86,7 +87,7 @@ class CreditRunner:
 
     def _read(self, batch: Any, roles: RowRoles) -> StepRows:
         assert self._table is not None
-        column = next((leaf.column for leaf in leaves(self.estimator) if hasattr(leaf, "column")), "references")
+        column = reference_column(self.estimator)
         return read_rows(batch.keys, batch.partition_id, roles.active, self._table, column)
 
     def _segments(self, rollouts: Rollouts) -> Segments:
