@@ -21,7 +21,8 @@ from typing import Any
 
 from rredcot_plugin.sandbox import Limits, run_tests
 
-LIMITS = Limits(cpu_seconds=int(os.environ.get("RREDCOT_CODE_SECONDS", "5")))
+SECONDS = int(os.environ.get("RREDCOT_CODE_SECONDS", "5"))
+LIMITS = Limits(cpu_seconds=SECONDS, wall_seconds=2.0 * SECONDS)
 MAX_CODE_CHARS = 50_000
 """Longer text is not a solution."""
 _FENCE = re.compile(r"```[a-zA-Z0-9_+-]*[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)

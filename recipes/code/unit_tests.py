@@ -1,0 +1,110 @@
+"""Unit tests as data sets write them, turned into the form that the sandbox runs: statements that call the solution."""
+
+from __future__ import annotations
+
+import ast
+
+SOLUTION_MODULE = "solution"
+"""Where tests in pytest's style import from (KodCode)."""
+
+
+class UnusableError(ValueError):
+    """Tests that the sandbox cannot run; the text is the reason that is counted."""
+
+
+def from_pytest(source: str) -> str:
+    """A pytest file as a plain program: without the import of the solution, its test functions called at the end.
+
+    Names that were imported from the solution stay free, which is how the sandbox knows them. `UnusableError` for
+    what needs pytest itself (fixtures, `raises`, `parametrize`), for test classes and for renaming imports.
+    """
+    tree = parsed(source)
+    body = [node for node in tree.body if not _is_dropped(node)]
+    kept = ast.Module(body, type_ignores=[])
+    if any(isinstance(node, ast.Name) and node.id == "pytest" for node in ast.walk(kept)):
+        raise UnusableError("tests that need pytest")
+    if any(_imports_solution(node) for node in ast.walk(kept)):
+        raise UnusableError("tests that import the solution in an unusual way")
+    if any(isinstance(node, ast.ClassDef) and node.name.startswith("Test") for node in body):
+        raise UnusableError("tests in a class")
+    calls = []
+    for node in body:
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test"):
+            if node.args.args or node.args.kwonlyargs:
+                raise UnusableError("tests that need pytest")
+            calls.append(f"{node.name}()")
+    try:
+        return "\n".join([ast.unparse(kept), *calls]) + "\n"
+    except RecursionError as error:
+        raise UnusableError("tests that are nested too deeply") from error
+
+
+def _is_dropped(node: ast.stmt) -> bool:
+    """`from solution import f` and `import pytest` at the top; the rest is kept or refused."""
+    if isinstance(node, ast.ImportFrom) and node.module == SOLUTION_MODULE:
+        return all(name.asname in (None, name.name) and name.name != "*" for name in node.names)
+    return isinstance(node, ast.Import) and [name.name for name in node.names] == ["pytest"]
+
+
+def _imports_solution(node: ast.AST) -> bool:
+    if isinstance(node, ast.ImportFrom):
+        return node.module == SOLUTION_MODULE
+    return isinstance(node, ast.Import) and SOLUTION_MODULE in [name.name for name in node.names]
+
+
+def is_pytest(source: str) -> bool:
+    """Whether a text is a pytest file: it imports from `solution`, or has test functions that nobody calls."""
+    tree = parsed(source)
+    called = {
+        node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+    return any(_imports_solution(node) for node in ast.walk(tree)) or any(
+        name.startswith("test_") and name not in called for name in functions
+    )
+
+
+def check_usable(source: str, entry_point: str | None) -> None:
+    """`UnusableError` for tests that could not fail, or that nobody would call."""
+    tree = parsed(source)
+    if not any(isinstance(node, ast.Assert | ast.Raise) for node in ast.walk(tree)):
+        raise UnusableError("tests without an assert")
+    has_check = any(isinstance(node, ast.FunctionDef) and node.name == "check" for node in tree.body)
+    if has_check and not entry_point:
+        raise UnusableError("tests with check(candidate) and no entry_point")
+
+
+def parsed(source: str) -> ast.Module:
+    """The syntax tree; `UnusableError` where there is none."""
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise UnusableError("tests that are no Python") from error
+
+
+def preamble(prompt: str, entry_point: str) -> str | None:
+    """What stands around the function that a HumanEval prompt leaves open: imports and helpers, which its tests may
+    use; None if the prompt is no program with that function."""
+    try:
+        tree = parsed(prompt)
+    except UnusableError:
+        return None
+    rest = [node for node in tree.body if not _defines(node, entry_point)]
+    return "".join(ast.unparse(node) + "\n" for node in rest) if len(rest) < len(tree.body) else None
+
+
+def description(prompt: str, entry_point: str) -> str:
+    """The task in words, without signature and examples: the docstring of the function up to the first `>>>`.
+
+    The whole prompt where there is no such docstring.
+    """
+    try:
+        found = [node for node in parsed(prompt).body if _defines(node, entry_point)]
+    except UnusableError:
+        found = []
+    words = ast.get_docstring(found[0]) if found and isinstance(found[0], ast.FunctionDef) else None
+    return (words or prompt).partition(">>>")[0].strip()
+
+
+def _defines(node: ast.stmt, name: str) -> bool:
+    return isinstance(node, ast.FunctionDef) and node.name == name
