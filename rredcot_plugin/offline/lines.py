@@ -10,6 +10,9 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+UNREADABLE = (ValueError, TypeError, ArithmeticError, RecursionError)
+"""What ``json_object`` and a parser of records raise at a broken line."""
+
 
 @dataclass(frozen=True)
 class BadLine:
@@ -32,9 +35,9 @@ def read_lines(path: Path, parse: Callable[[int, Mapping[str, Any]], T]) -> tupl
     bad: list[BadLine] = []
     for number, line in _numbered(path):
         try:
-            good.append(parse(number, _object(line)))
-        except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
-            bad.append(BadLine(number, _reason(error)))
+            good.append(parse(number, _unicode_object(line)))
+        except UNREADABLE as error:
+            bad.append(BadLine(number, reason_of(error)))
     if not good:
         raise ValueError(
             f"{path}, line {bad[0].number}: {bad[0].reason} (no line of {len(bad)} can be read)"
@@ -51,10 +54,21 @@ def _numbered(path: Path) -> Iterator[tuple[int, bytes]]:
                 yield number, line
 
 
-def _object(line: bytes) -> Mapping[str, Any]:
+def json_object(line: bytes) -> dict[str, Any]:
+    """The JSON object of one line; its texts may hold half a surrogate pair.
+
+    Raises:
+        ValueError: no JSON, or no object.
+        RecursionError: nested too deeply.
+    """
     record = json.loads(line)
-    if not isinstance(record, Mapping):
+    if not isinstance(record, dict):
         raise ValueError(f"expected an object, got {type(record).__name__}")
+    return record
+
+
+def _unicode_object(line: bytes) -> dict[str, Any]:
+    record = json_object(line)
     if (
         b"\\u" in line or b"\xed" in line
     ):  # half a surrogate pair is no text: no tokenizer and no terminal takes it
@@ -62,7 +76,8 @@ def _object(line: bytes) -> Mapping[str, Any]:
     return record
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+    """Why a line cannot be read, for a reader who does not know the code."""
     if isinstance(error, json.JSONDecodeError):
         return f"no complete JSON: {error.msg} at character {error.pos + 1}; is the file truncated?"
     if isinstance(error, UnicodeEncodeError):

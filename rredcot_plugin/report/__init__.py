@@ -1,13 +1,24 @@
-"""Pictures of credit: traces and learning curves, as one self-contained HTML page and in the terminal.
+"""Pictures of credit: traces, plots and learning curves, as self-contained HTML pages and in the terminal.
 
-| module     | what                                                                    |
-| ---------- | ----------------------------------------------------------------------- |
-| `traces`   | read the JSON lines that `algorithm.rredcot.dump_dir` leaves            |
-| `select`   | which traces are worth showing, worst steps first                       |
-| `html`     | traces coloured by segment credit, with a value curve under each        |
-| `page`     | the page around them: title, curves, tables, light and dark colours     |
-| `terminal` | one trace with rich                                                     |
-| `curves`   | learning curves from tensorboard event files, as PNG and as inline SVG  |
+| module            | what                                                                              |
+| ----------------- | --------------------------------------------------------------------------------- |
+| `traces`          | read the JSON lines that `algorithm.rredcot.dump_dir` leaves                      |
+| `rollouts`        | rollouts without credit as traces                                                 |
+| `select`          | which traces are worth showing, worst segments first                              |
+| `corpus`          | what a report shows: numbers over all traces, and a bounded choice of them        |
+| `read_corpus`     | files of any size as a corpus: one pass for the numbers, then the chosen lines    |
+| `choice`          | which traces of files that do not fit into memory                                 |
+| `statistics`, `histogram`, `reliability` | means of steps, histograms, calibration, each in one pass  |
+| `report_page`     | the page of `rredcot report`: lead, overview, filters and traces                  |
+| `plots`, `svg`    | its pictures as inline SVG, without matplotlib                                    |
+| `controls`, `report.js`, `report.css` | its filters, the one script, its style                        |
+| `html`            | traces coloured by segment credit, with a value curve under each                  |
+| `fold`, `value_curve` | long texts folded; the expected reward along a trace                          |
+| `page`, `page.html`, `page.css` | the page around them: light and dark colours, what it may load      |
+| `terminal`, `terminal_report` | one trace, or a whole report, with rich                               |
+| `curves`          | learning curves from tensorboard event files; as PNG and SVG with matplotlib      |
+| `text`            | text that a model wrote made fit to look at, and numbers in one form              |
 
-Left out on purpose: scripts in the page, fonts or styles from a network, editing, any model.
+Left out on purpose: anything from a network, editing, any model. A page has at most one script, ours, which its
+Content-Security-Policy names by hash; without it the page shows everything.
 """

@@ -5,8 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from rredcot_plugin.report.traces import Trace
+
+
+class Ranked(Protocol):
+    """What the choice among the traces of a prompt looks at."""
+
+    @property
+    def lowest_credit(self) -> float: ...
+    @property
+    def reward(self) -> float: ...
+
+
+R = TypeVar("R", bound=Ranked)
 
 
 @dataclass(frozen=True)
@@ -48,14 +61,19 @@ def worst_segments(traces: Sequence[Trace], most: int) -> list[tuple[Trace, int]
 
 def _group(members: list[Trace], most: int) -> Group:
     unique = {tuple(segment.text for segment in trace.segments): trace for trace in reversed(members)}
-    ranked = sorted(unique.values(), key=lambda trace: trace.lowest_credit)
+    shown = pick(list(unique.values()), most)
+    first = members[0]
+    return Group(first.step, first.prompt, first.ground_truth, tuple(shown), len(members))
+
+
+def pick(members: Sequence[R], most: int) -> list[R]:
+    """At most so many: those of the lowest credit, worst first, and where there is one, a best-rewarded one last."""
+    ranked = sorted(members, key=lambda trace: trace.lowest_credit)
     shown = ranked[:most]
     best = max(ranked, key=lambda trace: (_known(trace.reward), trace.lowest_credit))
     if most > 1 and best not in shown:
         shown[-1] = best
-    shown.sort(key=lambda trace: (trace is best, trace.lowest_credit))
-    first = members[0]
-    return Group(first.step, first.prompt, first.ground_truth, tuple(shown), len(members))
+    return sorted(shown, key=lambda trace: (trace is best, trace.lowest_credit))
 
 
 def _is_mixed(group: Group) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 import re
 
@@ -21,6 +22,15 @@ def visible(text: str) -> str:
     return CONTROL.sub("·", text.replace("\r\n", "\n"))
 
 
+def escape(text: str) -> str:
+    """``visible`` text as HTML, fit for contents and for quoted attributes.
+
+    >>> escape('<b title="x">')
+    '&lt;b title=&quot;x&quot;&gt;'
+    """
+    return html.escape(visible(text), quote=True)
+
+
 def readable_prompt(prompt: str) -> str:
     """The end of a prompt without the chat template's marks.
 
@@ -31,14 +41,14 @@ def readable_prompt(prompt: str) -> str:
 
 
 def signed(number: float, digits: int = 2) -> str:
-    """A number with sign, minus as a minus; ``n/a`` for NaN.
+    """A number with sign, minus as a minus; ``n/a`` for NaN; large ones in powers of ten.
 
-    >>> signed(-0.621), signed(0.5), signed(0.001), signed(float("nan"))
-    ('−0.62', '+0.50', '0.00', 'n/a')
+    >>> signed(-0.621), signed(0.5), signed(0.001), signed(float("nan")), signed(-1.5e300)
+    ('−0.62', '+0.50', '0.00', 'n/a', '−1.50e+300')
     """
     if math.isnan(number):
         return "n/a"
-    text = f"{abs(number):.{digits}f}"
+    text = f"{abs(number):.{digits}{'f' if abs(number) < 1e9 else 'e'}}"
     if float(text) == 0:
         return text
     return ("−" if number < 0 else "+") + text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,17 @@ class ScoredSegment:
     advantage: float
 
 
+LARGEST = 1e15
+"""Numbers of this size and above are no rewards: pictures and sums of them would be nonsense."""
+
+
 @dataclass(frozen=True)
 class Trace:
-    """One response; Σ credit = reward − value of the prompt."""
+    """One response; Σ credit = reward − value of the prompt.
+
+    A rollout that was never cut into segments has one, the whole response, of 0 tokens and unknown numbers;
+    ``has_segments`` is False then.
+    """
 
     step: int
     uid: str
@@ -35,6 +43,7 @@ class Trace:
     ground_truth: str | None
     reward: float
     segments: tuple[ScoredSegment, ...]
+    has_segments: bool = True
 
     @property
     def worst(self) -> int | None:
@@ -91,44 +100,62 @@ def _parsed(path: Path) -> Iterator[Trace]:
 
 
 def read_trace(record: Any) -> Trace:
+    """The trace of one line of a dump.
+
+    Raises:
+        ValueError: a key is missing, or has a value of the wrong kind or size.
+    """
     segments = _field(record, "segments", list)
     truth = record.get("ground_truth")
     return Trace(
-        step=_field(record, "step", int),
+        step=whole_number(record, "step"),
         uid=str(_field(record, "uid", object)),
         prompt=_field(record, "prompt", str),
         ground_truth=None if truth is None else str(truth),
-        reward=_number(record, "reward"),
+        reward=number_or_nan(record, "reward"),
         segments=tuple(_segment(part, is_first=i == 0) for i, part in enumerate(segments)),
     )
 
 
 def _segment(part: Any, is_first: bool) -> ScoredSegment:
-    value, reward = _number(part, "value"), _number(part, "reward")
+    value, reward = number_or_nan(part, "value"), number_or_nan(part, "reward")
     return ScoredSegment(
         text=_field(part, "text", str),
-        tokens=_field(part, "tokens", int),
+        tokens=whole_number(part, "tokens"),
         value=value,
         # the redistributed reward of the first segment holds the value of the prompt, which it did not earn
         credit=reward - value if is_first else reward,
-        advantage=_number(part, "advantage"),
+        advantage=number_or_nan(part, "advantage"),
     )
 
 
 def _field(record: Any, key: str, kind: type) -> Any:
-    if not isinstance(record, Mapping):
+    if not isinstance(record, dict):
         raise ValueError(f"expected an object, got {type(record).__name__}")
     if key not in record:
         raise ValueError(f"expected the key {key!r}, got {', '.join(sorted(record)) or 'none'}")
     if not isinstance(record[key], kind):
-        raise ValueError(f"{key}: expected {kind.__name__}, got {record[key]!r}")
+        raise ValueError(f"{key}: expected {kind.__name__}, got {record[key]!r:.80}")
     return record[key]
 
 
-def _number(record: Any, key: str) -> float:
+def whole_number(record: Any, key: str) -> int:
+    """``record[key]``, a whole number from 0; ValueError if it is none."""
+    value = _field(record, key, int)
+    if isinstance(value, bool) or not 0 <= value < LARGEST:
+        raise ValueError(f"{key}: expected a whole number from 0, got {value!r:.80}")
+    return value
+
+
+def number_or_nan(record: Any, key: str) -> float:
+    """``record[key]``; NaN for null and for numbers that are not finite. ValueError if it is no number."""
     value = _field(record, key, object)
     if value is None:  # JSON's stand-in for a number that is not finite
         return math.nan
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{key}: expected a number or null, got {value!r}")
-    return float(value)
+        raise ValueError(f"{key}: expected a number or null, got {value!r:.80}")
+    if abs(value) < LARGEST:
+        return float(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return math.nan
+    raise ValueError(f"{key}: expected a number below {LARGEST:g} in size, got {value!r:.80}")

@@ -2,41 +2,51 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterable
 
+from rredcot_plugin.report.svg import drawable, tick
 from rredcot_plugin.report.text import plain, short
 from rredcot_plugin.report.traces import Trace
 
-WIDTH, HEIGHT = 320, 74
-LEFT, RIGHT, TOP, BOTTOM = 26, 30, 10, 18
+WIDTH, HEIGHT = 320, 84
+LEFT, RIGHT, TOP, BOTTOM = 28, 40, 11, 20
 """Room for labels around the curve, in user units of the SVG."""
 
+MOST_DOTS = 20
+"""Curves with more boundaries are drawn without a dot at each."""
 
-def value_curve(trace: Trace, scale: float) -> str:
+
+def limits(traces: Iterable[Trace]) -> tuple[float, float]:
+    """Vertical axis for curves side by side: from the least to the greatest of 0, 1 and all their values."""
+    values = drawable(value for trace in traces for value in trace.values)
+    return min(0.0, *values, 0.0), max(1.0, *values, 1.0)
+
+
+def value_curve(trace: Trace, scale: float, span: tuple[float, float] | None = None) -> str:
     """V̂ at every boundary, from the prompt to the reward; each stretch coloured by the credit it stands for.
 
-    The vertical axis runs from the least to the greatest of 0, 1 and the values; nothing is drawn for a
-    trace with a value that is not finite, or without segments.
+    ``span`` is the vertical axis, by default ``limits`` of this trace alone; nothing is drawn for a trace with a
+    value that is not finite, or without segments. Each stretch stands in front of an invisible area that shows
+    up where the page's script selects a segment.
     """
     values = trace.values
-    if len(values) < 2 or any(math.isnan(value) for value in values):
+    if len(values) < 2 or len(drawable(values)) < len(values):
         return ""
-    low, high = min(0.0, *values), max(1.0, *values)
+    low, high = span or limits([trace])
     step = (WIDTH - LEFT - RIGHT) / (len(values) - 1)
-    xs = [LEFT + i * step for i in range(len(values))]
     ys = [TOP + (high - value) / (high - low) * (HEIGHT - TOP - BOTTOM) for value in values]
-    points = list(zip(xs, ys, strict=True))
+    points = [(LEFT + i * step, y) for i, y in enumerate(ys)]
     credits = [segment.credit for segment in trace.segments]
-    ends = zip(points[:-1], points[1:], credits, strict=True)
-    lines = "".join(_stretch(start, end, credit, scale) for start, end, credit in ends)
+    areas = "".join(_area(x, step) for x, _ in points[:-1])
+    lines = "".join(_stretch(*ends, scale) for ends in zip(points[:-1], points[1:], credits, strict=True))
     dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.4"/>' for x, y in points)
     label = ", ".join(plain(value) for value in values)
     return (
         f'<svg class="value" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="expected reward: {label}">'
-        f"{_axis(low, high)}{lines}<g class='dots'>{dots}</g>"
-        f'<text x="{LEFT}" y="{HEIGHT - 3}">prompt</text>'
-        f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 3}" text-anchor="end">end</text>'
-        f'<text x="{WIDTH - RIGHT + 5}" y="{ys[-1] + 3.5:.1f}">R={short(values[-1])}</text></svg>'
+        f'{_axis(low, high)}{areas}{lines}<g class="dots">{dots if len(points) <= MOST_DOTS else ""}</g>'
+        f'<text x="{LEFT}" y="{HEIGHT - 4}">prompt</text>'
+        f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 4}" text-anchor="end">end</text>'
+        f'<text x="{WIDTH - RIGHT + 5}" y="{ys[-1] + 4:.1f}">R={short(values[-1])}</text></svg>'
     )
 
 
@@ -44,11 +54,17 @@ def _axis(low: float, high: float) -> str:
     bottom = HEIGHT - BOTTOM
     return (
         f'<path class="grid" d="M{LEFT} {TOP}H{WIDTH - RIGHT}M{LEFT} {bottom}H{WIDTH - RIGHT}"/>'
-        f'<text x="{LEFT - 5}" y="{TOP + 3.5}" text-anchor="end">{high:g}</text>'
-        f'<text x="{LEFT - 5}" y="{bottom + 3.5}" text-anchor="end">{low:g}</text>'
+        f'<text x="{LEFT - 5}" y="{TOP + 4}" text-anchor="end">{tick(float(f"{high:.2g}"))}</text>'
+        f'<text x="{LEFT - 5}" y="{bottom + 4}" text-anchor="end">{tick(float(f"{low:.2g}"))}</text>'
+    )
+
+
+def _area(x: float, width: float) -> str:
+    return (
+        f'<rect class="area" x="{x:.1f}" y="{TOP - 4}" width="{width:.1f}" height="{HEIGHT - TOP - BOTTOM + 8}"/>'
     )
 
 
 def _stretch(start: tuple[float, float], end: tuple[float, float], credit: float, scale: float) -> str:
     kind = "neg" if credit < -0.03 * scale else "pos" if credit > 0.03 * scale else "zero"
-    return f'<path class="{kind}" d="M{start[0]:.1f} {start[1]:.1f}L{end[0]:.1f} {end[1]:.1f}"/>'
+    return f'<path class="stretch {kind}" d="M{start[0]:.1f} {start[1]:.1f}L{end[0]:.1f} {end[1]:.1f}"/>'

@@ -1,0 +1,189 @@
+"""The page of `rredcot report`: what was read, numbers over all of it, and the traces that lost most."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from rredcot_plugin.report.controls import render_controls
+from rredcot_plugin.report.corpus import CalibrationBin, Corpus, StepSummary
+from rredcot_plugin.report.curves import Curve
+from rredcot_plugin.report.html import has_credit, render_groups
+from rredcot_plugin.report.page import Extras, Section, asset, render_page, render_table
+from rredcot_plugin.report.plots import Picture, all_pictures
+from rredcot_plugin.report.select import Group
+from rredcot_plugin.report.svg import drawable, tick
+from rredcot_plugin.report.text import escape, plain
+
+FEW_SOURCES = 4
+"""More sources than these are folded."""
+
+NO_CREDIT = (
+    "These traces have no credit: their segments are not coloured. To get it, train with "
+    "+algorithm.rredcot.dump_dir=FOLDER (algorithm.adv_estimator=rredcot) and report on FOLDER, or give existing "
+    "rollouts credit with: rredcot score ROLLOUTS.jsonl --model MODEL"
+)
+
+STEP_HEADER = (
+    "step", "traces", "mean reward", "std of reward", "V̂ of prompt", "(R − V̂)²", "tokens a trace", "segments a trace",
+)  # fmt: skip
+
+BIN_HEADER = ("V̂", "states", "prompts", "mean V̂", "mean reward", "95 % interval")
+
+
+def render_report(
+    corpus: Corpus, curves: Sequence[Curve] = (), title: str = "rredcot report", notes: Sequence[str] = ()
+) -> str:
+    """One self-contained HTML page; all texts in ``corpus``, ``curves``, ``title`` and ``notes`` are escaped.
+
+    Equal arguments give equal pages. Its one script filters and sorts what is there already: without it the page
+    shows everything.
+    """
+    groups = _ordered(corpus.groups)
+    right_above = threshold(corpus)
+    sections = [Section("Overview", "", _overview(corpus, curves))]
+    if groups:
+        note = f"Right: reward above {tick(right_above)}, half-way between the lowest and the highest (0 if all are equal)."
+        if corpus.has_credit:
+            note += " Select a segment to see its stretch in the curve of the expected reward; arrow keys go on."
+        body = f"{render_controls(groups, right_above)}{render_groups(groups, right_above)}"
+        none = '<p class="empty note" hidden>No trace passes these filters.</p>'
+        sections.append(Section("Traces", note, body + none))
+    extras = Extras(_intro(corpus, groups, notes), asset("report.css"), asset("report.js"))
+    return render_page(title, _lead(corpus, groups), sections, extras)
+
+
+def threshold(corpus: Corpus) -> float:
+    """The reward above which a trace counts as right: half-way between the lowest and the highest one read.
+
+    It is 0.5 for rewards 0 and 1, 0 for −1 and 1; where all rewards are equal, 0.
+    """
+    found = corpus.histograms.get("reward")
+    rewards = [trace.reward for group in corpus.groups for trace in group.traces]
+    rewards = drawable([*rewards, *_filled_edges(found.edges, found.counts)] if found else rewards)
+    if not rewards or min(rewards) == max(rewards):
+        return 0.0
+    return (min(rewards) + max(rewards)) / 2
+
+
+def _filled_edges(edges: Sequence[float], counts: Sequence[int]) -> list[float]:
+    """Outer edges of the bins that are not empty; none where only one bin is."""
+    filled = [i for i, count in enumerate(counts) if count]
+    return [edges[filled[0]], edges[filled[-1] + 1]] if len(filled) > 1 else []
+
+
+def _ordered(groups: Iterable[Group]) -> list[Group]:
+    """Worst loss first; where no trace has credit, by step."""
+    return sorted(groups, key=lambda group: (group.lowest_credit, group.step))
+
+
+def _lead(corpus: Corpus, groups: Sequence[Group]) -> str:
+    if not corpus.num_traces:
+        return "No traces were read."
+    shown = sum(len(group.traces) for group in groups)
+    read = f"{_count(corpus.num_traces, 'trace')} in {_count(corpus.num_groups, 'group')}"
+    read += f" at {_count(len(corpus.steps), 'step')}" if corpus.steps else ""
+    if shown == corpus.num_traces:
+        return f"{read} were read, and all are shown."
+    return (
+        f"{read} were read. Numbers and plots are over all of them; shown below are {_count(shown, 'trace')} of "
+        f"{_count(len(groups), 'group')}: {_choice(corpus, groups)}."
+    )
+
+
+def _choice(corpus: Corpus, groups: Sequence[Group]) -> str:
+    if not corpus.has_credit:
+        return "a sample"
+    if len(groups) == corpus.num_groups:
+        return "of each group the traces with the worst segments and one of the best reward"
+    return "mostly those with the worst segments, up to a quarter drawn at random"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _intro(corpus: Corpus, groups: Sequence[Group], notes: Sequence[str]) -> str:
+    parts = ['<button type="button" id="theme" hidden>dark colours</button>']
+    if groups:
+        parts.append('<nav aria-label="Parts"><a href="#h1">Overview</a><a href="#h2">Traces</a></nav>')
+    sources = "".join(f"<li>{escape(source)}</li>" for source in corpus.sources)
+    listed = f"<ul>{sources}</ul>"
+    if len(corpus.sources) > FEW_SOURCES:
+        listed = f"<details><summary>{len(corpus.sources):,} files</summary>{listed}</details>"
+    if corpus.sources:
+        parts.append(f'<dl class="facts"><dt>read from</dt><dd>{listed}</dd></dl>')
+    parts += [f"<p>{escape(note)}</p>" for note in notes]
+    if corpus.num_traces and not corpus.has_credit:
+        parts.append(f'<p class="call">{escape(NO_CREDIT)}</p>')
+    elif any(not has_credit(trace) for group in groups for trace in group.traces):
+        parts.append(
+            '<p class="note">Traces without colour have no credit: their rewards or values are not known.</p>'
+        )
+    return "".join(parts) + _problems(corpus)
+
+
+def _problems(corpus: Corpus) -> str:
+    if not corpus.num_problems and not corpus.problems:
+        return ""
+    total = max(corpus.num_problems, len(corpus.problems))
+    listed = f" (the first {len(corpus.problems)} are listed)" if len(corpus.problems) < total else ""
+    rows = "".join(f"<li>{escape(f'{p.path}, line {p.line}: {p.why}')}</li>" for p in corpus.problems)
+    return (
+        f'<details class="fold"><summary>{_count(total, "line")} could not be read and '
+        f"{'is' if total == 1 else 'are'} left out{listed}</summary><ul>{rows}</ul></details>"
+    )
+
+
+def _overview(corpus: Corpus, curves: Sequence[Curve]) -> str:
+    pictures = all_pictures(corpus.steps, corpus.calibration, corpus.histograms, curves)
+    drawn = "".join(_figure(picture) for picture in pictures if picture.svg)
+    reasons: dict[str, list[str]] = {}
+    for picture in pictures:
+        if not picture.svg:
+            reasons.setdefault(picture.missing, []).append(picture.title)
+    left_out = "; ".join(f"{', '.join(titles)} ({reason})" for reason, titles in reasons.items())
+    missing = f'<p class="note">Not drawn: {escape(left_out)}.</p>' if left_out else ""
+    return (
+        f'<div class="pictures">{drawn}</div>{missing}{_step_table(corpus.steps)}{_bin_table(corpus.calibration)}'
+    )
+
+
+def _figure(picture: Picture) -> str:
+    keys = "".join(
+        f'<li><svg viewBox="0 0 26 10" aria-hidden="true"><path class="line {style}" d="M0 5H26"/></svg>{escape(name)}</li>'
+        for name, style in picture.legend
+    )
+    legend = f'<ul class="keys">{keys}</ul>' if keys else ""
+    return (
+        f'<figure><figcaption><h3>{escape(picture.title)}</h3><p class="how">{escape(picture.how)}</p>{legend}'
+        f"</figcaption>{picture.svg}</figure>"
+    )
+
+
+def _step_table(steps: Sequence[StepSummary]) -> str:
+    if not steps:
+        return ""
+    is_open = " open" if len(steps) == 1 else ""
+    table = render_table(STEP_HEADER, [_cells(step) for step in steps])
+    return f'<details class="fold"{is_open}><summary>Numbers of each step as a table</summary>{table}</details>'
+
+
+def _bin_table(bins: Sequence[CalibrationBin]) -> str:
+    if not bins:
+        return ""
+    rows = [
+        [
+            f"{plain(b.low)} to {plain(b.high)}", f"{b.states:,}", f"{b.prompts:,}", plain(b.value, 3),
+            plain(b.reward, 3), f"{plain(b.reward_low, 3)} to {plain(b.reward_high, 3)}",
+        ]
+        for b in bins
+    ]  # fmt: skip
+    table = render_table(BIN_HEADER, rows)
+    return f'<details class="fold"><summary>Calibration as a table</summary>{table}</details>'
+
+
+def _cells(step: StepSummary) -> list[str]:
+    numbers = (step.reward, step.reward_std, step.value, step.squared_error)
+    lengths = ("n/a" if math.isnan(n) else f"{n:,.1f}" for n in (step.tokens, step.segments))
+    return [str(step.step), f"{step.traces:,}", *(plain(n, 3) for n in numbers), *lengths]

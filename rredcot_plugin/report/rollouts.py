@@ -1,0 +1,68 @@
+"""Rollouts without credit as traces: lines of verl's `trainer.rollout_data_dir`, and what `rredcot score` takes."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from rredcot_plugin.offline.rows import NAMES, VERL_KEY
+from rredcot_plugin.report.traces import ScoredSegment, Trace, number_or_nan, whole_number
+
+SHOWN_KEYS = 20
+
+
+def read_rollout(record: Mapping[str, Any]) -> Trace:
+    """A trace of one segment, the whole response, with unknown credit.
+
+    verl's ``uid`` is the key of a row, "{prompt}_{session}_{output}"; its front is the group. Without a uid, equal
+    prompts of a step are one group.
+
+    Raises:
+        ValueError: a column is missing (naming those that are there), or has a value of the wrong kind.
+    """
+    used = {column: next((name for name in NAMES[column] if name in record), "") for column in NAMES}
+    missing = [
+        " or ".join(map(repr, NAMES[column])) for column in ("prompt", "response", "reward") if not used[column]
+    ]
+    if missing:
+        raise ValueError(f"missing columns: {', '.join(missing)}; found: {found_keys(record)}")
+    prompt = _prompt(record[used["prompt"]])
+    truth = record.get(used["ground_truth"])
+    return Trace(
+        step=whole_number(record, "step") if record.get("step") is not None else 0,
+        uid=_group(record.get(used["group"]), prompt),
+        prompt=prompt,
+        ground_truth=None if truth is None else str(truth),
+        reward=number_or_nan(record, used["reward"]),
+        segments=(ScoredSegment(_text(record[used["response"]]), 0, math.nan, math.nan, math.nan),),
+        has_segments=False,
+    )
+
+
+def found_keys(record: Mapping[str, Any]) -> str:
+    """The keys of a line for a message, the first few of them."""
+    named = [f"{key!r:.40}" for key in list(record)[:SHOWN_KEYS]]
+    return ", ".join([*named, "…"] if len(record) > SHOWN_KEYS else named) or "none"
+
+
+def _group(uid: Any, prompt: str) -> str:
+    if uid is None:
+        return hashlib.sha256(prompt.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    key = VERL_KEY.fullmatch(str(uid))
+    return key[1] if key else str(uid)
+
+
+def _prompt(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and value and all(isinstance(message, Mapping) for message in value):
+        return "\n".join(f"{message.get('role', '')}: {message.get('content', '')}" for message in value)
+    raise ValueError(f"prompt: expected a text or a list of messages, got {value!r:.80}")
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"response: expected a text, got {value!r:.80}")
+    return value

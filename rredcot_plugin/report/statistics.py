@@ -1,0 +1,127 @@
+"""Numbers over all traces in one pass: means of each step, histograms, calibration."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from rredcot_plugin.report.corpus import HISTOGRAMS, CalibrationBin, Histogram, StepSummary
+from rredcot_plugin.report.histogram import StreamingHistogram
+from rredcot_plugin.report.reliability import Reliability
+from rredcot_plugin.report.traces import Trace
+
+FINEST = {"segment_tokens": 1.0, "segments": 1.0}
+"""Least width of a bin for counts; other numbers are dumped with 6 decimals."""
+
+BUFFERED = 65_536
+
+
+@dataclass(slots=True)
+class _Mean:
+    """Mean and population variance of what was added, unknown numbers left out (Welford)."""
+
+    count: int = 0
+    mean: float = math.nan
+    squares: float = 0.0
+
+    def add(self, number: float) -> None:
+        if not math.isfinite(number):
+            return
+        self.count += 1
+        before = 0.0 if self.count == 1 else self.mean
+        self.mean = before + (number - before) / self.count
+        if self.count > 1:
+            self.squares += (number - before) * (number - self.mean)
+
+    @property
+    def std(self) -> float:
+        return math.sqrt(self.squares / self.count) if self.count else math.nan
+
+
+class _Step:
+    __slots__ = ("reward", "segments", "squared_error", "tokens", "traces", "value")
+
+    def __init__(self) -> None:
+        self.traces = 0
+        self.reward, self.value, self.squared_error = _Mean(), _Mean(), _Mean()
+        self.tokens, self.segments = _Mean(), _Mean()
+
+    def add(self, trace: Trace) -> None:
+        self.traces += 1
+        self.reward.add(trace.reward)
+        if not trace.has_segments:
+            return
+        self.tokens.add(sum(segment.tokens for segment in trace.segments))
+        self.segments.add(len(trace.segments))
+        if trace.segments:
+            self.value.add(trace.segments[0].value)
+        for segment in trace.segments:
+            self.squared_error.add((trace.reward - segment.value) ** 2)
+
+    def summary(self, step: int) -> StepSummary:
+        return StepSummary(
+            step=step,
+            traces=self.traces,
+            reward=self.reward.mean,
+            reward_std=self.reward.std,
+            value=self.value.mean,
+            squared_error=self.squared_error.mean,
+            tokens=self.tokens.mean,
+            segments=self.segments.mean,
+        )
+
+
+class Statistics:
+    """Add every trace once; memory grows with the number of steps only."""
+
+    def __init__(self) -> None:
+        self.has_credit = False
+        self.traces = 0
+        self._steps: dict[int, _Step] = {}
+        self._histograms = {name: StreamingHistogram(FINEST.get(name, 1e-6)) for name in HISTOGRAMS}
+        self._waiting = {name: array("d") for name in HISTOGRAMS}
+        self._reliability = Reliability()
+
+    def add(self, trace: Trace) -> None:
+        self.traces += 1
+        self._steps.setdefault(trace.step, _Step()).add(trace)
+        self._count("reward", (trace.reward,))
+        if not trace.has_segments:
+            return
+        credits = [segment.credit for segment in trace.segments]
+        values = [segment.value for segment in trace.segments]
+        self.has_credit = self.has_credit or any(credit == credit for credit in credits)
+        self._count("segments", (len(credits),))
+        self._count("credit", credits)
+        self._count("value", values)
+        self._count("advantage", [segment.advantage for segment in trace.segments])
+        self._count("segment_tokens", [segment.tokens for segment in trace.segments])
+        self._reliability.add(values, trace.reward, trace.prompt)
+
+    def steps(self) -> tuple[StepSummary, ...]:
+        """In order of the steps."""
+        return tuple(self._steps[step].summary(step) for step in sorted(self._steps))
+
+    def histograms(self) -> dict[str, Histogram]:
+        """Those that there are numbers for."""
+        for name, waiting in self._waiting.items():
+            self._flush(name, waiting)
+        finished = {name: histogram.finish() for name, histogram in self._histograms.items()}
+        return {name: histogram for name, histogram in finished.items() if histogram is not None}
+
+    def calibration(self) -> tuple[CalibrationBin, ...]:
+        return self._reliability.finish()
+
+    def _count(self, name: str, numbers: Iterable[float]) -> None:
+        waiting = self._waiting[name]
+        waiting.extend(numbers)
+        if len(waiting) >= BUFFERED:
+            self._flush(name, waiting)
+
+    def _flush(self, name: str, waiting: array[float]) -> None:
+        self._histograms[name].add(np.array(waiting))
+        del waiting[:]
