@@ -51,6 +51,8 @@ class RRedCoTConfig:
     match_grpo: bool = False
     dump_dir: str | None = None
     dump_every: int = 1
+    dump_max_mb: int = 1024
+    log_every: int = 10
 
     def __post_init__(self) -> None:
         if isinstance(self.shapers, str):
@@ -70,8 +72,10 @@ class RRedCoTConfig:
             check_number("lam_coarse", self.lam_coarse, 0.0, 1.0)
         if self.clip is not None:
             check_number("clip", self.clip, 0.0)
-        for key in ("max_probe_tokens", "dump_every"):
+        for key in ("max_probe_tokens", "dump_every", "dump_max_mb"):
             check_count(key, getattr(self, key))
+        if isinstance(self.log_every, bool) or not isinstance(self.log_every, int) or self.log_every < 0:
+            raise ValueError(f"log_every={self.log_every!r}: allowed are whole numbers from 1, and 0 for never")
         for key in ("bridge", "terminator"):
             if not isinstance(getattr(self, key), str):
                 raise ValueError(f"{key}={getattr(self, key)!r}: allowed is a text, or 'auto'")

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import re
+import shlex
+import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import ClassVar
 
+import pytest
 import torch
+import typer
 
 import rredcot_plugin as rr
+from rredcot_plugin.commands.app import app
+from rredcot_plugin.integrations.verl.drawn import credit_numbers
+from rredcot_plugin.integrations.verl.settings import read_settings
+from rredcot_plugin.integrations.verl.tracking import DROPPED, TABLE
 from rredcot_plugin.testing import check_segmenter
 from rredcot_plugin.values.base import Estimate
+from tests.unit.recipe_scripts import Argv, Compose, argv_reader, verls_configuration
 from tests.unit.reference import pieces, text_rollouts
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -88,3 +98,94 @@ def test_every_message_of_the_troubleshooting_page_is_one_that_we_raise() -> Non
     ]
     assert len(parts) > 10
     assert not [part for part in parts if part not in source]
+
+
+def slug(heading: str) -> str:
+    """The anchor that a heading gets."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def test_links_into_pages_lead_to_a_heading() -> None:
+    for page in [*DOCS.glob("*.md"), DOCS.parent / "README.md"]:
+        for target, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text()):
+            headings = re.findall(
+                r"^#+ (.*)$", (page.parent / target if target else page).read_text(), re.MULTILINE
+            )
+            assert anchor in map(slug, headings), f"{page.name}: {target}#{anchor}"
+
+
+def test_histograms_and_tables_have_their_line_on_the_metrics_page() -> None:
+    page = (DOCS / "metrics.md").read_text()
+    credit = rr.assign_credit(text_rollouts(["a\nb", "c\nd"], [1.0, 0.0]), rr.RRedCoTConfig(segmenter="newline"))
+    assert not [name for name in [*credit_numbers(credit), DROPPED, TABLE] if f"`{name}`" not in page]
+
+
+# ---- the commands of the first pages
+
+FIRST_PAGES = ("quickstart.md", "recipes.md")
+
+
+@pytest.fixture(scope="module")
+def argv_of(tmp_path_factory: pytest.TempPathFactory) -> Argv:
+    return argv_reader(tmp_path_factory.mktemp("stubs"))
+
+
+@pytest.fixture(scope="module")
+def compose() -> Iterator[Compose]:
+    with verls_configuration() as build:
+        yield build
+
+
+def commands(page: str) -> Iterator[list[str]]:
+    """The words of every command in the page's shell blocks, without environment variables in front."""
+    for block in re.findall(r"```bash\n(.*?)```", (DOCS / page).read_text(), re.DOTALL):
+        for line in block.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            while words and re.match(r"[A-Z_]+=", words[0]):
+                words.pop(0)
+            if words and words[0] != "export":
+                yield words
+
+
+@pytest.mark.parametrize("page", FIRST_PAGES)
+def test_every_command_of_the_first_pages_can_be_given(page: str) -> None:
+    root = DOCS.parent
+    extras = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    tested = (root / ".ci" / "run").read_text() + (root / ".github/workflows/ci.yml").read_text()
+    ours = typer.main.get_command(app)
+    for program, *arguments in commands(page):
+        if program.endswith("rredcot"):
+            name, command, rest = ours.resolve_command(typer.Context(ours), arguments)
+            command.make_context(name, rest)  # exits for an option that it does not know
+        elif program == "make":
+            assert f"make {arguments[0]}" in tested
+        elif program == "pip":
+            assert set(re.split(r"[\[\],]", arguments[-1])[1:-1]) <= extras.keys()
+        elif program == "bash":
+            assert arguments[0] == "my_grpo_script.sh"
+        else:
+            assert (root / program).is_file(), program
+
+
+def test_every_override_of_the_first_pages_composes(argv_of: Argv, compose: Compose) -> None:
+    found = [words for page in FIRST_PAGES for words in commands(page) if any("=" in word for word in words)]
+    assert len(found) >= 6
+    for program, *arguments in found:
+        overrides = [word for word in arguments if re.match(r"\+?[a-z_.]+=", word)]
+        script = next((word for word in (program, *arguments) if word.startswith("recipes/")), None)
+        given = argv_of(DOCS.parent / script) if script else ("algorithm.adv_estimator=grpo",)
+        if script is None or "tiny" not in script:  # which reads its own data and is put through in its own tests
+            settings = read_settings(compose([*given, *overrides]))
+            assert settings.lam == (0.95 if "+algorithm.rredcot.lam=0.95" in overrides else 1.0)
+
+
+def test_a_key_that_a_recipe_sets_is_changed_without_the_plus(argv_of: Argv, compose: Compose) -> None:
+    given = argv_of(DOCS.parent / "recipes/math/run_qwen25_math_1p5b_fsdp2_vllm.sh")
+    assert read_settings(compose([*given, "algorithm.rredcot.segmenter=newline"])).segmenter == "newline"
+
+
+def test_the_metrics_of_the_first_pages_exist() -> None:
+    known = (DOCS / "metrics.md").read_text()
+    for page in (*FIRST_PAGES, "tuning.md", "troubleshooting.md"):
+        for name in re.findall(r"`((?:rredcot|timing_s/rredcot)[/_][a-z_/]+)`", (DOCS / page).read_text()):
+            assert name in known or name.rsplit("/", 1)[0] in known, f"{page}: {name}"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import os
+from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 
 from rredcot_plugin.alignment import TokenBytes
@@ -11,20 +14,91 @@ from rredcot_plugin.records import trace_record
 from rredcot_plugin.rows import StepRows
 from rredcot_plugin.types import Credit, Rollouts
 
+logger = logging.getLogger(__name__)
+
 MAX_ROWS = 256
-"""Traces written a step; a long run would otherwise fill the disk."""
+"""Traces written a step."""
+
+MEGABYTE = 1_000_000
 
 
-def dump_step(
-    folder: Path, step: int, rows: StepRows, rollouts: Rollouts, credit: Credit, table: TokenBytes
-) -> None:
-    """Write ``<step>.jsonl`` in one move, so that a reader never meets half a file."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{step}.jsonl"
-    part = path.with_suffix(".part")
-    with part.open("w", encoding="utf-8") as file:
-        for row in range(min(MAX_ROWS, rollouts.batch_size)):
-            file.write(
-                json.dumps(trace_record(step, row, rows, rollouts, credit, table), ensure_ascii=False) + "\n"
+class Dumper:
+    """The dumps of one run: ``<step>.jsonl``, and ``<step>.<i>.jsonl`` for mini-batch i > 0 of a step.
+
+    A step has at most ``MAX_ROWS`` traces, shared by its ``mini_batches``. Nothing is written once the ``*.jsonl``
+    files of the folder, those of earlier runs included, have ``max_mb`` megabytes (10⁶ bytes) together; the last file
+    may go over. A folder that cannot be written is no reason to stop a training run: the ``OSError`` is logged, the
+    first time, and the next step tries again.
+    """
+
+    def __init__(self, folder: Path, max_mb: int, mini_batches: int = 1) -> None:
+        self.folder = folder
+        self.max_mb = max_mb
+        self.max_rows = max(1, MAX_ROWS // mini_batches)
+        self._warned: set[str] = set()
+
+    def write(
+        self, step: int, mini_batch: int, rows: StepRows, rollouts: Rollouts, credit: Credit, table: TokenBytes
+    ) -> None:
+        name = f"{step}.{mini_batch}.jsonl" if mini_batch else f"{step}.jsonl"
+        chosen = choose_rows(rollouts.group_ids, self.max_rows)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if self._is_full():
+                return
+            records = (trace_record(step, row, rows, rollouts, credit, table) for row in chosen)
+            lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+            _write_whole(self.folder / name, lines)
+        except OSError as error:
+            self._warn_once(
+                "error",
+                f"no credit written to dump_dir={self.folder}: {error}. Training goes on, and every dump tries again",
             )
-    os.replace(part, path)
+
+    def _is_full(self) -> bool:
+        size = sum(path.stat().st_size for path in self.folder.glob("*.jsonl"))
+        if size < self.max_mb * MEGABYTE:
+            return False
+        self._warn_once(
+            "full",
+            f"dump_dir={self.folder} has {size / MEGABYTE:.1f} MB of *.jsonl, which reaches "
+            f"dump_max_mb={self.max_mb}: no more credit is written. Raise the key, or move files away",
+        )
+        return True
+
+    def _warn_once(self, kind: str, message: str) -> None:
+        if kind not in self._warned:
+            self._warned.add(kind)
+            logger.warning("rredcot: algorithm.rredcot: %s", message)
+
+
+def choose_rows(group_ids: Sequence[Hashable], most: int) -> list[int]:
+    """At most ``most`` rows, in order: whole groups, those that come first; a part of one only where none fits.
+
+    >>> choose_rows(["a", "b", "a", "b", "b", "c"], 4)
+    [0, 2, 5]
+    >>> choose_rows(["a", "a", "a"], 2)
+    [0, 1]
+    """
+    groups: dict[Hashable, list[int]] = {}
+    for row, group in enumerate(group_ids):
+        groups.setdefault(group, []).append(row)
+    chosen: list[int] = []
+    for members in groups.values():
+        if len(chosen) + len(members) <= most:
+            chosen += members
+    return sorted(chosen) or next(iter(groups.values()), [])[:most]
+
+
+def _write_whole(path: Path, lines: Iterable[str]) -> None:
+    """Write in one move, so that a reader never meets half a file; what is left of a failed try is removed."""
+    part = path.with_name(path.name + ".part")
+    try:
+        # half a surrogate pair, which UTF-8 cannot hold, becomes JSON's own \uXXXX
+        with part.open("w", encoding="utf-8", errors="backslashreplace") as file:
+            file.writelines(lines)
+        os.replace(part, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise

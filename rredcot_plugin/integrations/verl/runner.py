@@ -23,12 +23,13 @@ from rredcot_plugin.integrations.verl import wire
 from rredcot_plugin.integrations.verl.attribution import ask_attribution, read_attribution
 from rredcot_plugin.integrations.verl.batch import onto_unmasked, padded, read_rows
 from rredcot_plugin.integrations.verl.batched import batched_log_probs
-from rredcot_plugin.integrations.verl.dump import dump_step
+from rredcot_plugin.integrations.verl.dump import Dumper
 from rredcot_plugin.integrations.verl.estimator import RED
 from rredcot_plugin.integrations.verl.monte_carlo import MonteCarloHook
 from rredcot_plugin.integrations.verl.prefix_scores import PrefixScorer
 from rredcot_plugin.integrations.verl.sessions import RowRoles, row_roles
 from rredcot_plugin.integrations.verl.settings import why_not_in_pass
+from rredcot_plugin.integrations.verl.tracking import CreditTracker
 from rredcot_plugin.pipeline import assign_credit
 from rredcot_plugin.probing import ProbePlan, plan_probes
 from rredcot_plugin.rows import StepRows
@@ -71,6 +72,11 @@ class CreditRunner:
         self.estimator = settings.build_value_estimator()
         self.reads = scores_read(self.estimator)
         self._attributions = self.reads & wire.SCORES.keys()
+        mini_batches = trainer.parameter_sync_step
+        self._tracker = CreditTracker(settings.log_every, mini_batches)
+        self._dumper = None
+        if settings.dump_dir:
+            self._dumper = Dumper(Path(settings.dump_dir), settings.dump_max_mb, mini_batches)
         self._monte_carlo: MonteCarloHook | None = None
         self._scorer: PrefixScorer | None = None
         for leaf in leaves(self.estimator):
@@ -227,13 +233,19 @@ class CreditRunner:
         credit, rollouts = self._assign(state, rewards)
         metrics.update(credit.metrics)
         advantages, returns = self._tokens_of(credit, rollouts)
+        used = dataclasses.replace(credit, advantages=advantages, returns=returns)
         advantages = share_with_sessions(fit_width(advantages, rewards), state.roles, response_mask)
         returns = share_with_sessions(fit_width(returns, rewards), state.roles, response_mask)
-        if self.settings.dump_dir and self.trainer.global_steps % self.settings.dump_every == 0:
-            assert self._table is not None
-            folder, step = Path(self.settings.dump_dir), self.trainer.global_steps
-            dump_step(folder, step, state.rows, rollouts, credit, self._table)
+        self._show(state.rows, rollouts, used)
         return advantages, returns
+
+    def _show(self, rows: StepRows, rollouts: Rollouts, credit: Credit) -> None:
+        """What people look at; nothing in here changes a number of the step."""
+        assert self._table is not None
+        step, mini_batch = self.trainer.global_steps, self.trainer.local_trigger_step
+        if self._dumper is not None and step % self.settings.dump_every == 0:
+            self._dumper.write(step, mini_batch, rows, rollouts, credit, self._table)
+        self._tracker.take(self.trainer.logger, step, mini_batch, rows, rollouts, credit, self._table)
 
     def _tokens_of(self, credit: Credit, rollouts: Rollouts) -> tuple[torch.Tensor, torch.Tensor]:
         """Advantages and returns of the active rows: the credit's own, or with ``red`` and a critic verl's GAE on
