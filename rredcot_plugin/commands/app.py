@@ -9,8 +9,10 @@ import typer
 import rredcot_plugin
 from rredcot_plugin.commands.demo import demo
 from rredcot_plugin.commands.doctor import doctor
+from rredcot_plugin.commands.dry_run import dry_run
 from rredcot_plugin.commands.filter import filter_rollouts
 from rredcot_plugin.commands.names import list_names
+from rredcot_plugin.commands.report import report
 from rredcot_plugin.commands.score import score
 
 app = typer.Typer(
@@ -43,3 +45,5 @@ app.command("list")(list_names)
 app.command("demo")(demo)
 app.command("score")(score)
 app.command("filter")(filter_rollouts)
+app.command("dry-run")(dry_run)
+app.command("report")(report)

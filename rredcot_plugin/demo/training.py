@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
-import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from rredcot_plugin.demo.progress import Progress, advance, relevant_lines
+from rredcot_plugin.demo.progress import relevant_lines
+from rredcot_plugin.demo.watched import Show, make_ray_folder, run_watched
 
 HERE = Path(__file__).parent
 SCRIPT = HERE / "train_cpu.sh"
@@ -23,10 +19,6 @@ PROMPTS, ROLLOUTS = 8, 8
 LEARNING_RATE = "2e-4"
 DUMPS = 5
 """Dumps of segment credit in a run, evenly spread."""
-
-STOP_SECONDS = 30
-
-Show = Callable[[Progress], None]
 
 
 class TrainingFailedError(RuntimeError):
@@ -107,54 +99,13 @@ def train(run: TrainingRun, show: Show, keep_ray: bool = False) -> None:
         TrainingFailedError: the run ended with an error.
     """
     run.folder.mkdir(parents=True, exist_ok=True)
-    # not TMPDIR: Ray's sockets lie in there, and their paths must stay under 107 characters
-    ray_folder = Path(tempfile.mkdtemp(prefix="rredcot_ray_", dir="/tmp"))
-    command = ["bash", str(SCRIPT), *run.overrides(ray_folder)]
-    with _child(command, run.environment()) as child, run.log.open("w", encoding="utf-8") as log:
-        _follow(child, log.write, show)
-    if child.returncode != 0:
+    ray_folder = make_ray_folder()
+    code = run_watched(["bash", str(SCRIPT), *run.overrides(ray_folder)], run.environment(), run.log, show)
+    if code != 0:
         lines = "\n".join(relevant_lines(run.log))
         raise TrainingFailedError(
-            f"training with {run.estimator} failed (exit code {child.returncode}); log: {run.log}, Ray's logs: "
+            f"training with {run.estimator} failed (exit code {code}); log: {run.log}, Ray's logs: "
             f"{ray_folder}\n{lines}"
         )
     if not keep_ray:
         shutil.rmtree(ray_folder, ignore_errors=True)  # Ray's last processes may still be writing
-
-
-def _follow(child: subprocess.Popen[str], write: Callable[[str], int], show: Show) -> None:
-    assert child.stdout is not None
-    progress = Progress()
-    show(progress)
-    for line in child.stdout:
-        write(line)
-        now = advance(progress, line)
-        if now != progress:
-            progress = now
-            show(progress)
-
-
-@contextmanager
-def _child(command: list[str], environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
-    """A child process with its own process group, ended with it (Ray first closes down by itself)."""
-    child = subprocess.Popen(
-        command,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        stdin=subprocess.DEVNULL,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
-    try:
-        yield child
-        child.wait()
-    finally:
-        if child.poll() is None:
-            os.killpg(child.pid, signal.SIGINT)
-            try:
-                child.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                os.killpg(child.pid, signal.SIGKILL)
-                child.wait()

@@ -1,0 +1,94 @@
+"""`rredcot dry-run`: check a recipe without its GPUs."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from rredcot_plugin.demo.watched import Show
+    from rredcot_plugin.dry_run.rehearsal import Finding
+
+NEEDS = ("verl", "pyarrow", "tokenizers")
+MARKS = {"ok": ("✓", "green"), "need": ("·", "cyan"), "note": ("!", "yellow"), "wrong": ("✗", "bold red")}
+
+
+def dry_run(
+    recipe: Annotated[list[Path], typer.Argument(help="Scripts that start verl, such as recipes/math/run_x.sh.")],
+    override: Annotated[
+        list[str] | None,
+        typer.Option("--override", "-O", help="A Hydra override for the scripts; may be repeated."),
+    ] = None,
+    steps: Annotated[int, typer.Option(min=0, help="Training steps on the CPU; 0: check and estimate only.")] = 2,
+    gpu_gb: Annotated[float, typer.Option(min=1.0, help="Memory of one GPU, for the estimate.")] = 80.0,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Keep logs, overrides and metrics in this folder.")
+    ] = None,
+) -> None:
+    """Check recipes without their GPUs: configuration, data, reward, memory, and two steps on the CPU."""
+    missing = [name for name in NEEDS if find_spec(name) is None]
+    if missing:
+        typer.echo(f"not installed: {', '.join(missing)}; pip install 'rredcot[verl,recipes]'", err=True)
+        raise typer.Exit(1)
+    for script in recipe:
+        if not script.is_file():
+            raise typer.BadParameter(f"recipe={script}: no such file")
+    if out is not None and out.exists() and any(out.iterdir()):
+        raise typer.BadParameter(f"out={out}: not empty; take another folder")
+    console = Console(highlight=False)
+    failed = [
+        str(script) for script in recipe if not _rehearse(script, override or [], steps, gpu_gb, out, console)
+    ]
+    if len(recipe) > 1:
+        console.print(Text(f"{len(recipe) - len(failed)} of {len(recipe)} recipes passed", style="bold"))
+    if failed:
+        raise typer.Exit(1)
+
+
+def _rehearse(
+    script: Path, overrides: list[str], steps: int, gpu_gb: float, out: Path | None, console: Console
+) -> bool:
+    """Print findings as they come; whether nothing was wrong. What a failed recipe left is kept and named."""
+    from transformers.utils import logging
+
+    from rredcot_plugin.dry_run.errors import RecipeError
+    from rredcot_plugin.dry_run.rehearsal import Finding, Rehearsal
+
+    logging.disable_progress_bar()  # of saving a tiny model
+    base = Path(tempfile.mkdtemp(prefix="rredcot_dry_run_")) if out is None else out
+    rehearsal = Rehearsal(script, tuple(overrides), base.resolve() / script.stem, steps, gpu_gb)
+    console.print(Text(str(script), style="bold"), soft_wrap=True)
+    try:
+        with _live(console) as show:
+            for finding in rehearsal.run(show):
+                _print(console, finding)
+    except RecipeError as error:
+        _print(console, Finding("broken", str(error), "wrong"))
+        return False
+    if out is None:
+        shutil.rmtree(base, ignore_errors=True)
+    return True
+
+
+def _print(console: Console, finding: Finding) -> None:
+    mark, style = MARKS[finding.kind]
+    console.print(Text.assemble((f"  {mark} ", style), f"{finding.name:15} ", finding.text), soft_wrap=True)
+
+
+@contextmanager
+def _live(console: Console) -> Iterator[Show]:
+    """Progress on one changing line in a terminal; nothing elsewhere but the findings."""
+    if not console.is_terminal:
+        yield lambda progress: None
+        return
+    with console.status("reading the recipe …") as status:
+        yield lambda progress: status.update(Text(progress.line(), no_wrap=True, overflow="ellipsis"))

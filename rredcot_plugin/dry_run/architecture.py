@@ -1,0 +1,181 @@
+"""The recipe's model: its configuration and tokenizer where they can be had, its size, and a tiny random one like it."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import torch
+
+from rredcot_plugin.dry_run.errors import RecipeError
+
+TINY = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "moe_intermediate_size": 64,
+    "shared_expert_intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "head_dim": 16,
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+}
+"""Sizes of the tiny model; a key that the architecture does not have is left out."""
+
+HEADS = 4
+VOCABULARY = 2000
+"""Tokens of the stand-in tokenizer."""
+
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+SPECIAL_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>"]
+CONNECT_SECONDS = 3.0
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A model's configuration; ``tokenizer`` is None and ``note`` says why where it could not be had."""
+
+    name: str
+    config: Any
+    tokenizer: Any
+    note: str
+
+    @property
+    def parameters(self) -> int:
+        """Counted on a model without memory (torch's meta device)."""
+        from transformers import AutoModelForCausalLM
+
+        with torch.device("meta"):
+            return sum(p.numel() for p in AutoModelForCausalLM.from_config(self.config).parameters())
+
+
+def find_architecture(path: str, trust_remote_code: bool = False) -> Architecture:
+    """The configuration and tokenizer of a folder, of the Hugging Face cache, of the hub, or as known to rredcot.
+
+    Raises:
+        RecipeError: none of these has it, or its tokenizer has no chat template.
+    """
+    from transformers import AutoConfig, AutoTokenizer
+
+    options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+    is_folder = Path(path).is_dir()
+    for local in (True, False):
+        if not local and (is_folder or not _hub_answers()):
+            break
+        try:
+            config = AutoConfig.from_pretrained(path, local_files_only=local, **options)
+            tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=local, **options)
+        except (OSError, ValueError) as error:
+            if is_folder:
+                raise RecipeError(f"actor_rollout_ref.model.path={path}: {error}") from error
+            continue
+        if not tokenizer.chat_template:
+            raise RecipeError(
+                f"actor_rollout_ref.model.path={path}: its tokenizer has no chat template; set one with "
+                "actor_rollout_ref.model.custom_chat_template"
+            )
+        return Architecture(path, config, tokenizer, "")
+    return _known(path)
+
+
+def _hub_answers() -> bool:
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        return False
+    address = urlsplit(constants.ENDPOINT)
+    port = address.port or (443 if address.scheme == "https" else 80)
+    try:
+        socket.create_connection((address.hostname or "", port), CONNECT_SECONDS).close()
+    except OSError:
+        return False
+    return True
+
+
+def _known(path: str) -> Architecture:
+    from transformers import AutoConfig
+
+    table = json.loads(resources.files(__package__).joinpath("architectures.json").read_text("utf-8"))
+    if path not in table:
+        raise RecipeError(
+            f"actor_rollout_ref.model.path={path}: no folder, not in the Hugging Face cache, and the hub does not "
+            "answer; name a folder with its config.json and tokenizer (MODEL_PATH)"
+        )
+    config = AutoConfig.for_model(**table[path])
+    note = "sizes as known to rredcot, a stand-in tokenizer: the hub does not answer"
+    return Architecture(path, config, None, note)
+
+
+def write_tiny(architecture: Architecture, texts: Iterable[str], folder: Path) -> Any:
+    """Save a random model of the same architecture, two layers of width 64, with a tokenizer; the tokenizer.
+
+    ``texts`` train the stand-in tokenizer (byte-level BPE with a ChatML template) where the real one is missing.
+
+    Raises:
+        RecipeError: transformers cannot build the architecture at this size.
+    """
+    from transformers import AutoModelForCausalLM
+
+    tokenizer = architecture.tokenizer or train_tokenizer(texts)
+    try:
+        model = AutoModelForCausalLM.from_config(tiny_config(architecture.config, tokenizer))
+    except (ValueError, TypeError, RuntimeError, KeyError) as error:
+        kind = architecture.config.model_type
+        raise RecipeError(f"{architecture.name}: no tiny {kind} could be built: {error}") from error
+    model.to(torch.float32).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return tokenizer
+
+
+def tiny_config(config: Any, tokenizer: Any) -> Any:
+    """The configuration with ``TINY`` sizes, as many groups of heads as heads allow, and the tokenizer's ids."""
+    values = config.to_dict()
+    values |= {key: size for key, size in TINY.items() if values.get(key) is not None}
+    heads = values.get("num_attention_heads")
+    if heads and values.get("num_key_value_heads"):
+        values["num_key_value_heads"] = max(1, HEADS * values["num_key_value_heads"] // heads)
+    values["num_attention_heads"] = HEADS
+    for key in ("layer_types", "max_window_layers"):  # follow from the number of layers
+        values.pop(key, None)
+    values |= {
+        "vocab_size": len(tokenizer),
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+        "dtype": "float32",
+    }
+    return type(config).from_dict(values)
+
+
+def train_tokenizer(texts: Iterable[str]) -> Any:
+    """A byte-level BPE tokenizer of ``VOCABULARY`` tokens with a ChatML template: it knows every text."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=SPECIAL_TOKENS,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        chat_template=CHATML,
+        model_max_length=1_000_000,
+    )

@@ -1,0 +1,77 @@
+"""Sizes of a run that must divide each other, and lengths that must fit: verl finds these out on the GPUs only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rredcot_plugin.dry_run.errors import RecipeError
+
+
+def check_batches(config: Any) -> str:
+    """One line on the sizes of a step.
+
+    Raises:
+        RecipeError: two sizes that do not go together, with both keys and values.
+    """
+    rollout, actor, data = config.actor_rollout_ref.rollout, config.actor_rollout_ref.actor, config.data
+    gpus = config.trainer.nnodes * config.trainer.n_gpus_per_node
+    split = _ranks_a_copy(config)
+    prompts, mini, n = data.train_batch_size, actor.ppo_mini_batch_size, rollout.n
+    _divides("GPUs (trainer.nnodes x n_gpus_per_node)", gpus, "GPUs that hold one copy of the actor", split)
+    tensor_parallel = rollout.tensor_model_parallel_size
+    _divides(
+        "GPUs (trainer.nnodes x n_gpus_per_node)", gpus, "rollout.tensor_model_parallel_size", tensor_parallel
+    )
+    _divides("data.train_batch_size", prompts, "actor.ppo_mini_batch_size", mini)
+    ranks = gpus // split
+    _divides("responses a step (data.train_batch_size x rollout.n)", prompts * n, "data-parallel ranks", ranks)
+    _divides("responses an update (actor.ppo_mini_batch_size x rollout.n)", mini * n, "data-parallel ranks", ranks)
+    if not actor.use_dynamic_bsz and actor.ppo_micro_batch_size_per_gpu:
+        micro = actor.ppo_micro_batch_size_per_gpu
+        _divides("responses an update and rank", mini * n // ranks, "actor.ppo_micro_batch_size_per_gpu", micro)
+    _check_lengths(config)
+    return (
+        f"{prompts} prompts x {n} = {prompts * n} responses a step, {mini * n} an update; {gpus} GPUs, "
+        f"{prompts * n // ranks} responses a rank"
+    )
+
+
+def _ranks_a_copy(config: Any) -> int:
+    actor = config.actor_rollout_ref.actor
+    if actor.strategy == "megatron":
+        m = actor.megatron
+        return m.tensor_model_parallel_size * m.pipeline_model_parallel_size * m.context_parallel_size
+    return actor.get("ulysses_sequence_parallel_size", 1) or 1
+
+
+def _divides(name: str, number: int, divisor_name: str, divisor: int) -> None:
+    if divisor < 1 or number < divisor or number % divisor:
+        raise RecipeError(f"batch sizes: {name} = {number} is not a multiple of {divisor_name} = {divisor}")
+
+
+def _check_lengths(config: Any) -> None:
+    rollout, actor, data = config.actor_rollout_ref.rollout, config.actor_rollout_ref.actor, config.data
+    length = data.max_prompt_length + data.max_response_length
+    limits = {"rollout.max_model_len": rollout.max_model_len}
+    sequence_parallel = actor.get("ulysses_sequence_parallel_size", 1) or 1
+    if actor.use_dynamic_bsz:
+        limits["actor.ppo_max_token_len_per_gpu"] = actor.ppo_max_token_len_per_gpu * sequence_parallel
+    if rollout.log_prob_use_dynamic_bsz:
+        limits["rollout.log_prob_max_token_len_per_gpu"] = (
+            rollout.log_prob_max_token_len_per_gpu * sequence_parallel
+        )
+    for name, limit in limits.items():
+        if limit is not None and limit < length:
+            raise RecipeError(
+                f"lengths: {name} = {limit} is less than data.max_prompt_length + data.max_response_length = {length}"
+            )
+
+
+def check_positions(config: Any, positions: int | None, model: str) -> None:
+    """RecipeError if a full-length trace has more tokens than the model has positions for."""
+    length = config.data.max_prompt_length + config.data.max_response_length
+    if positions is not None and length > positions:
+        raise RecipeError(
+            f"lengths: data.max_prompt_length + data.max_response_length = {length}, but {model} has positions for "
+            f"{positions} (max_position_embeddings)"
+        )

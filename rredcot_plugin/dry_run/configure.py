@@ -1,0 +1,139 @@
+"""A recipe's overrides on verl's configuration, checked by verl and by rredcot as at the start of a run."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import difflib
+import io
+import os
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from rredcot_plugin.dry_run.errors import RecipeError, one_line
+from rredcot_plugin.dry_run.launch import Launch
+
+UNKNOWN_KEY = re.compile(r"Could not override '([^']+)'")
+
+
+def compose(launch: Launch) -> Any:
+    """The resolved configuration that verl's main program would get.
+
+    Raises:
+        RecipeError: an override that verl's configuration does not take (with the nearest key that it has).
+    """
+    import verl
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    trainer = Path(verl.__file__).parent / "trainer"
+    folder = trainer / (launch.config_path or "config")
+    name = (launch.config_name or "ppo_trainer").removesuffix(".yaml")
+    with mock.patch.dict(os.environ, launch.environment), initialize_config_dir(str(folder), version_base=None):
+        try:
+            config = hydra_compose(name, list(launch.overrides))
+            OmegaConf.resolve(config)
+        except (HydraException, OmegaConfBaseException) as error:
+            raise RecipeError(f"configuration: {one_line(str(error))}{_nearest(str(error), name)}") from error
+    return config
+
+
+def _nearest(message: str, config_name: str) -> str:
+    """The key that was probably meant, called while Hydra is initialized."""
+    from hydra import compose as hydra_compose
+
+    found = UNKNOWN_KEY.search(message)
+    if found is None:
+        return ""
+    keys = list(_keys(hydra_compose(config_name)))
+    near = difflib.get_close_matches(found[1], keys, n=1, cutoff=0.6)
+    return f" (nearest key: {near[0]})" if near else ""
+
+
+def _keys(config: Any, prefix: str = "") -> Iterator[str]:
+    from omegaconf import DictConfig
+
+    for key in config:
+        name = f"{prefix}{key}"
+        yield name
+        node = config._get_node(key)
+        if isinstance(node, DictConfig) and not node._is_none() and not node._is_missing():
+            yield from _keys(node, f"{name}.")
+
+
+def check_with_verl(config: Any, environment: Mapping[str, str]) -> list[str]:
+    """verl's ``validate_config`` and its typed configurations of the workers; what could not be checked here.
+
+    Raises:
+        RecipeError: what verl objects to, in its words.
+    """
+    from verl.trainer.ppo.utils import need_critic, need_reference_policy
+    from verl.utils.config import omega_conf_to_dataclass, validate_config
+
+    notes, rollout = [], config.actor_rollout_ref.rollout
+    if rollout.name == "vllm" and find_spec("vllm") is None:
+        # verl's validation asks vLLM for the LoRA ranks that it takes, and for nothing else
+        config = copy.deepcopy(config)
+        config.actor_rollout_ref.rollout.name = "hf"
+        if (config.actor_rollout_ref.model.get("lora_rank", 0) or 0) > 0:
+            notes.append("whether vLLM takes this LoRA rank was not checked: vLLM is not installed here")
+    with mock.patch.dict(os.environ, environment), _quiet():
+        try:
+            omega_conf_to_dataclass(rollout)
+            validate_config(config, need_reference_policy(config), need_critic(config))
+        except (AssertionError, ValueError, TypeError, NotImplementedError, KeyError) as error:
+            raise RecipeError(f"verl's validation: {one_line(str(error)) or type(error).__name__}") from error
+    return notes
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """verl's validation prints its success, and warns of what is the default."""
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def check_with_rredcot(config: Any) -> Any:
+    """rredcot's own options (``RRedCoTConfig``) as a run would read them; None for another estimator.
+
+    Raises:
+        RecipeError: an option that is not allowed, an unknown name, or one that does not go with this run; also an
+            estimator that nobody registered.
+    """
+    from verl.trainer.ppo.core_algos import get_adv_estimator_fn
+
+    from rredcot_plugin.integrations.verl.settings import (
+        check_estimator,
+        is_ours,
+        read_settings,
+        switch_on_critic,
+        warn_of_pointless,
+    )
+
+    try:
+        if not is_ours(config):
+            _check_registered(config, get_adv_estimator_fn)
+            return None
+        settings = read_settings(config)
+        switch_on_critic(config)
+        check_estimator(config, settings)
+        warn_of_pointless(config, settings)
+        settings.build_segmenter()
+    except (ValueError, ImportError, AttributeError) as error:
+        raise RecipeError(f"algorithm: {error}") from error
+    return settings
+
+
+def _check_registered(config: Any, lookup: Any) -> None:
+    name = str(config.algorithm.adv_estimator)
+    if name not in ("gae",):  # verl computes this one without its registry
+        lookup(name)

@@ -1,0 +1,123 @@
+"""The first rows of the recipe's data, or of its sample where the data are not on this machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rredcot_plugin.dry_run.errors import RecipeError
+
+ROWS = 32
+"""Rows of a file that are looked at and trained on."""
+
+SAMPLE, PREPARE = "sample.jsonl", "prepare_data.py"
+SAMPLE_HELD_OUT = 4
+PREPARE_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Data:
+    """Rows as the recipe's files have them; ``note`` says where they come from."""
+
+    train: pa.Table
+    val: pa.Table
+    note: str
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return self.train.to_pylist()
+
+
+def gather(config: Any, script: Path, scratch: Path, environment: Mapping[str, str]) -> Data:
+    """The first rows of ``data.train_files`` and ``data.val_files``, checked for the columns that verl reads.
+
+    Where no training file is here, the recipe's ``prepare_data.py`` is run on the ``sample.jsonl`` beside the script.
+
+    Raises:
+        RecipeError: files that are not there and no sample either, a sample that cannot be prepared, a file that is
+            no parquet, a missing column.
+    """
+    train, val = _paths(config.data.train_files), _paths(config.data.val_files)
+    if not any(path.exists() for path in train):
+        folder = script.resolve().parent
+        if not (folder / SAMPLE).is_file() or not (folder / PREPARE).is_file():
+            raise RecipeError(
+                f"data.train_files={train[0]}: no such file; prepare the data (DATA_DIR, TRAIN_FILES), or put "
+                f"{SAMPLE} and {PREPARE} beside {script.name}"
+            )
+        note = f"{SAMPLE} of the recipe, because {train[0]} is not here"
+        train, val = _prepare_sample(folder, scratch, environment)
+    else:
+        note = ", ".join(path.name for path in train)
+    rows, held_out = _first_rows("train_files", train, config), _first_rows("val_files", val, config)
+    return Data(rows, held_out, f"{rows.num_rows} rows of {note}")
+
+
+def _paths(files: Any) -> list[Path]:
+    names = [files] if isinstance(files, str) else list(files)
+    return [Path(os.path.expanduser(str(name))) for name in names]
+
+
+def _prepare_sample(folder: Path, scratch: Path, environment: Mapping[str, str]) -> tuple[list[Path], list[Path]]:
+    out = scratch / "sample"
+    command = [sys.executable, str(folder / PREPARE), "--source", str(folder / SAMPLE), "--out", str(out)]
+    command += ["--val-size", str(SAMPLE_HELD_OUT)]
+    done = subprocess.run(
+        command, env=dict(environment), capture_output=True, text=True, errors="replace", timeout=PREPARE_SECONDS
+    )
+    if done.returncode != 0:
+        said = [line for line in done.stderr.splitlines() if line.strip()]
+        raise RecipeError(
+            f"{folder / PREPARE} on {SAMPLE}: exit code {done.returncode}: {said[-1] if said else ''}"
+        )
+    return [out / "train.parquet"], [out / "val.parquet"]
+
+
+def _first_rows(key: str, paths: Sequence[Path], config: Any) -> pa.Table:
+    """Rows of the first file, after a look at the columns of all."""
+    for path in paths:
+        if not path.exists():
+            raise RecipeError(f"data.{key}={path}: no such file")
+        _check_columns(key, path, config)
+    batches = pq.ParquetFile(paths[0]).iter_batches(batch_size=ROWS)
+    first = next(batches, None)
+    if first is None:
+        raise RecipeError(f"data.{key}={paths[0]}: expected rows, got an empty file")
+    return pa.Table.from_batches([first])
+
+
+def _check_columns(key: str, path: Path, config: Any) -> None:
+    try:
+        schema = pq.read_schema(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise RecipeError(f"data.{key}={path}: no parquet file: {error}") from error
+    wanted = [config.data.prompt_key, config.data.reward_fn_key, "reward_model"]
+    missing = [name for name in wanted if name not in schema.names]
+    if missing:
+        raise RecipeError(
+            f"data.{key}={path}: missing {_quoted(missing)}; found {_quoted(schema.names)} (verl needs {_quoted(wanted)})"
+        )
+    reward_model = schema.field("reward_model").type
+    parts = [field.name for field in reward_model] if pa.types.is_struct(reward_model) else []
+    if "ground_truth" not in parts:
+        raise RecipeError(
+            f"data.{key}={path}: column 'reward_model' has no 'ground_truth'; found {_quoted(parts)}"
+        )
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names)) or "nothing"
+
+
+def write(table: pa.Table, path: Path) -> Path:
+    """The rows as a parquet file."""
+    pq.write_table(table, path)
+    return path

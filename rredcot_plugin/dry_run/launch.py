@@ -1,0 +1,148 @@
+"""What a recipe's script would start: its Hydra overrides, its environment and its working folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rredcot_plugin.dry_run import stand_in
+from rredcot_plugin.dry_run.errors import RecipeError
+
+MAIN = "verl.trainer.main_ppo"
+SCRIPT_SECONDS = 300
+SLURM_NODES = re.compile(r"^#SBATCH\s+(?:--nodes[= ]|-N ?)(\d+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A start of verl that has not happened.
+
+    ``config_path`` and ``config_name`` are Hydra's options of these names, None where verl's own configuration is
+    meant; a relative ``config_path`` is relative to verl's main program, as Hydra has it.
+    """
+
+    overrides: tuple[str, ...]
+    environment: Mapping[str, str]
+    folder: Path
+    config_path: str | None = None
+    config_name: str | None = None
+
+
+def find_launch(
+    script: Path, overrides: Sequence[str], scratch: Path, variables: Mapping[str, str] | None = None
+) -> Launch:
+    """Run the script with stand-ins in front of ``PATH`` and ``PYTHON``, in the present folder.
+
+    Args:
+        overrides: arguments of the script.
+        scratch: an empty folder for the stand-ins.
+        variables: environment variables on top of the present ones.
+
+    Raises:
+        RecipeError: the script fails, does not start verl's trainer, or starts another program of it.
+    """
+    before = {**os.environ, **(variables or {})}
+    stand_ins = _write_stand_ins(scratch / "bin")
+    launch_file = scratch / "launches.jsonl"
+    launch_file.touch()
+    environment = {
+        **_slurm(script),
+        **before,
+        "PATH": f"{stand_ins}{os.pathsep}{before.get('PATH', os.defpath)}",
+        "PYTHON": str(stand_ins / "python"),
+        stand_in.LAUNCH_FILE: str(launch_file),
+        stand_in.REAL_PYTHON: sys.executable,
+    }
+    _run(script, overrides, environment)
+    launches = [json.loads(line) for line in launch_file.read_text(encoding="utf-8").splitlines()]
+    if len(launches) != 1:
+        found = ", ".join(launch["module"] for launch in launches) or "nothing of verl"
+        raise RecipeError(f"{script}: expected one start of `python -m {MAIN}` (python or $PYTHON), got {found}")
+    return _read(script, launches[0], before)
+
+
+def _run(script: Path, overrides: Sequence[str], environment: Mapping[str, str]) -> None:
+    try:
+        done = subprocess.run(
+            ["bash", str(script), *overrides],
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=SCRIPT_SECONDS,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise RecipeError(
+            f"{script}: did not come to an end within {SCRIPT_SECONDS} s without training"
+        ) from error
+    if done.returncode != 0:
+        said = [line for line in done.stderr.splitlines() if line.strip()]
+        raise RecipeError(f"{script}: exit code {done.returncode}: {said[-1] if said else 'no message'}")
+
+
+def _read(script: Path, launch: Mapping[str, object], before: Mapping[str, str]) -> Launch:
+    if launch["module"] != MAIN:
+        raise RecipeError(f"{script}: starts {launch['module']}; a dry run knows {MAIN} only")
+    environment = dict(launch["environment"])  # type: ignore[call-overload]
+    for name in ("PATH", "PYTHON"):  # ours were for the script alone
+        environment.pop(name, None)
+        if name in before:
+            environment[name] = before[name]
+    overrides, options = _hydra_arguments(script, list(launch["arguments"]))  # type: ignore[call-overload]
+    return Launch(
+        tuple(overrides),
+        environment,
+        Path(str(launch["folder"])),
+        options.get("--config-path"),
+        options.get("--config-name"),
+    )
+
+
+def _hydra_arguments(script: Path, arguments: list[str]) -> tuple[list[str], dict[str, str]]:
+    """Overrides, and the two options of Hydra that say which configuration they are for."""
+    overrides: list[str] = []
+    options: dict[str, str] = {}
+    while arguments:
+        argument = arguments.pop(0)
+        name, _, value = argument.partition("=")
+        key = {"-cp": "--config-path", "-cn": "--config-name"}.get(name, name)
+        if key in ("--config-path", "--config-name"):
+            options[key] = value or (arguments.pop(0) if arguments else "")
+        elif argument.startswith("-"):
+            raise RecipeError(f"{script}: a dry run does not know Hydra's option {argument}")
+        else:
+            overrides.append(argument)
+    return overrides, options
+
+
+def _write_stand_ins(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    for name in stand_in.STAND_INS:
+        path = folder / name
+        path.write_text(
+            f'#!/bin/sh\nexec "{sys.executable}" "{stand_in.__file__}" {name} "$@"\n', encoding="utf-8"
+        )
+        path.chmod(0o755)
+    return folder
+
+
+def _slurm(script: Path) -> dict[str, str]:
+    """What SLURM would tell a batch script, with the number of nodes that the script asks for."""
+    text = script.read_text(encoding="utf-8", errors="replace")
+    if "#SBATCH" not in text:
+        return {}
+    found = SLURM_NODES.search(text)
+    nodes = int(found[1]) if found else 1
+    return {
+        "SLURM_JOB_NUM_NODES": str(nodes),
+        "SLURM_JOB_NODELIST": ",".join(f"node{i}" for i in range(nodes)),
+        "SLURM_SUBMIT_DIR": str(script.resolve().parent),
+        "SLURM_JOB_ID": "0",
+    }

@@ -1,0 +1,157 @@
+"""What a run will ask of each GPU: an estimate from sizes, before anything has run.
+
+P parameters, G GPUs that share one copy of the training state, K tensor-parallel ranks, n tokens of a micro-batch, L
+layers, h hidden, f feed-forward, V vocabulary; bytes:
+
+- training state: 16 P / G (fp32 weights, gradients, two Adam moments); with LoRA 4 P / G + 16 times the adapters'
+  parameters; with Megatron 6 P / K + 12 P / G.
+- update: n (2 L h + 10 V / K + 16 h + 8 f): checkpoints between layers, logits in two precisions with their gradient,
+  the activations of one layer.
+- rollout: `gpu_memory_utilization` of the GPU, weights and KV cache included; a token's cache is 4 L times KV heads times
+  head size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rredcot_plugin.dry_run.architecture import Architecture
+
+GB = 1e9
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Estimates in bytes a GPU, and tokens of probes a trace; ``probe_tokens`` is None where nothing is probed."""
+
+    parameters: int
+    state: float
+    update: float
+    update_tokens: int
+    rollout: float
+    cache_a_token: int
+    probe_bound: int | None
+    probe_tokens: float | None
+    response: int
+
+    @property
+    def peak(self) -> float:
+        return self.state + max(self.update, self.rollout)
+
+    def lines(self, gpu_gb: float) -> list[tuple[str, str]]:
+        """Name and text of each line of the report."""
+        fits = "fits" if self.peak <= gpu_gb * GB else "does NOT fit"
+        found = [
+            ("parameters", f"{self.parameters / 1e6:,.1f} million"),
+            ("training state", f"{self.state / GB:.1f} GB a GPU"),
+            (
+                "update",
+                f"{self.update / GB:.1f} GB a GPU on top, for micro-batches of {self.update_tokens:,} tokens",
+            ),
+            ("rollout", f"{self.rollout / GB:.1f} GB a GPU; KV cache {self.cache_a_token / 1e3:.0f} kB a token"),
+            ("peak", f"{self.peak / GB:.1f} GB a GPU: {fits} in {gpu_gb:g} GB (estimated)"),
+        ]
+        return found + ([("probes", self._probes())] if self.probe_bound is not None else [])
+
+    def _probes(self) -> str:
+        assert self.probe_bound is not None
+        share = self.probe_bound / self.response
+        text = f"at most {self.probe_bound:,} tokens on top of a trace of {self.response:,} (+{share:.0%})"
+        if self.probe_tokens is None:
+            return text
+        return f"{text}; +{self.probe_tokens / self.response:.0%} with answers as long as the data's"
+
+
+def estimate(
+    config: Any, settings: Any, architecture: Architecture, probe_length: float | None, gpu_gb: float
+) -> Needs:
+    """Estimate from verl's configuration, rredcot's options (None: another estimator) and the model's sizes.
+
+    ``probe_length``: mean tokens of a probe with the data's answers, None where unknown.
+    """
+    rollout, actor, data = config.actor_rollout_ref.rollout, config.actor_rollout_ref.actor, config.data
+    sizes = architecture.config
+    parameters = architecture.parameters
+    layers, hidden = sizes.num_hidden_layers, sizes.hidden_size
+    length = data.max_prompt_length + data.max_response_length
+    tokens = (
+        actor.ppo_max_token_len_per_gpu if actor.use_dynamic_bsz else actor.ppo_micro_batch_size_per_gpu * length
+    )
+    split = actor.megatron.tensor_model_parallel_size if actor.strategy == "megatron" else 1
+    a_token = 2 * layers * hidden + 10 * sizes.vocab_size / split + 16 * hidden + 8 * _feed_forward(sizes)
+    heads = getattr(sizes, "num_key_value_heads", None) or sizes.num_attention_heads
+    head_size = getattr(sizes, "head_dim", None) or hidden // sizes.num_attention_heads
+    bound = _most_probes(settings, data.max_response_length)
+    return Needs(
+        parameters=parameters,
+        state=_state(config, parameters, architecture),
+        update=tokens * a_token,
+        update_tokens=tokens,
+        rollout=rollout.gpu_memory_utilization * gpu_gb * GB,
+        cache_a_token=4 * layers * heads * head_size // rollout.tensor_model_parallel_size,
+        probe_bound=None if bound is None else bound * settings.max_probe_tokens,
+        probe_tokens=None if bound is None or probe_length is None else bound * probe_length,
+        response=data.max_response_length,
+    )
+
+
+def _feed_forward(sizes: Any) -> int:
+    active = getattr(sizes, "num_experts_per_tok", None)
+    expert = getattr(sizes, "moe_intermediate_size", None)
+    return active * expert if active and expert else sizes.intermediate_size
+
+
+def _state(config: Any, parameters: int, architecture: Architecture) -> float:
+    actor, model = config.actor_rollout_ref.actor, config.actor_rollout_ref.model
+    gpus = config.trainer.nnodes * config.trainer.n_gpus_per_node
+    if actor.strategy == "megatron":
+        split = actor.megatron.tensor_model_parallel_size * actor.megatron.pipeline_model_parallel_size
+        return 6 * parameters / split + 12 * parameters / gpus
+    shared = actor.fsdp_config.fsdp_size
+    shards = shared if 0 < shared <= gpus else gpus
+    rank = model.get("lora_rank", 0) or 0
+    if rank > 0:
+        return 4 * parameters / shards + 16 * _adapters(architecture.config, rank) / shards
+    return 16 * parameters / shards
+
+
+def _adapters(sizes: Any, rank: int) -> int:
+    """Parameters of LoRA adapters on all linear maps of a layer."""
+    hidden, heads = sizes.hidden_size, sizes.num_attention_heads
+    head_size = getattr(sizes, "head_dim", None) or hidden // heads
+    query = heads * head_size
+    key = (getattr(sizes, "num_key_value_heads", None) or heads) * head_size
+    maps: Sequence[int] = (hidden + query, hidden + key, hidden + key, query + hidden)
+    return rank * sizes.num_hidden_layers * (sum(maps) + 3 * (hidden + sizes.intermediate_size))
+
+
+def _most_probes(settings: Any, response: int) -> int | None:
+    """Probes of a trace at most: boundaries times proposals; None where nothing is probed."""
+    from rredcot_plugin.values.base import proposal_limits
+
+    if settings is None:
+        return None
+    limits = proposal_limits(settings.build_value_estimator())
+    segmenter = settings.build_segmenter()
+    segments = getattr(segmenter, "max_segments", None)
+    if not limits or segments is None:
+        return None
+    segments = min(segments, max(1, response // getattr(segmenter, "min_segment_tokens", 1)))
+    states = segments - 1 if settings.prior_from_group else segments
+    return states * sum(limits.values())
+
+
+def probe_length(settings: Any, tokenizer: Any, rows: Sequence[dict[str, Any]]) -> float | None:
+    """Mean tokens of the probes that put the data's ground truths to the model; None where none fits."""
+    from rredcot_plugin.encoding import ProbeEncoder
+
+    if settings is None:
+        return None
+    encoder = ProbeEncoder(tokenizer, settings.bridge, settings.terminator, settings.max_probe_tokens)
+    encoder.observe([str((row.get("extra_info") or {}).get("solution") or "") for row in rows], [])
+    bridge = encoder.bridge_after("x")
+    found = [encoder.encode(bridge, str(row["reward_model"]["ground_truth"])) for row in rows]
+    lengths = [len(probe[0]) for probe in found if probe is not None]
+    return sum(lengths) / len(lengths) if lengths else None

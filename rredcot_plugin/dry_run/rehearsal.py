@@ -1,0 +1,172 @@
+"""All of a dry run in order, up to the first thing that is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rredcot_plugin.demo.watched import Show
+from rredcot_plugin.dry_run.architecture import Architecture, find_architecture, train_tokenizer, write_tiny
+from rredcot_plugin.dry_run.batches import check_batches, check_positions
+from rredcot_plugin.dry_run.configure import check_with_rredcot, check_with_verl, compose
+from rredcot_plugin.dry_run.data import Data, gather, write
+from rredcot_plugin.dry_run.errors import RecipeError
+from rredcot_plugin.dry_run.launch import Launch, find_launch
+from rredcot_plugin.dry_run.needs import estimate, probe_length
+from rredcot_plugin.dry_run.practice import practise
+from rredcot_plugin.dry_run.reward import RewardTrial, try_reward
+from rredcot_plugin.dry_run.training import PROMPTS, Outcome, Trial, train
+
+MOST_PROMPT_TOKENS, MOST_RESPONSE_TOKENS = 512, 192
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report; ``kind`` is ``ok`` (checked), ``need`` (estimated) or ``note`` (to be read)."""
+
+    name: str
+    text: str
+    kind: str = "ok"
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """A recipe and how far to go: ``steps`` 0 trains nothing; ``gpu_gb`` is the memory of one GPU."""
+
+    script: Path
+    overrides: tuple[str, ...]
+    folder: Path
+    steps: int = 2
+    gpu_gb: float = 80.0
+
+    def run(self, show: Show) -> Iterator[Finding]:
+        """Findings as they come.
+
+        Raises:
+            RecipeError: the first thing that is wrong with the recipe.
+        """
+        from rredcot_plugin.integrations.verl.settings import why_not_in_pass
+
+        self.folder.mkdir(parents=True, exist_ok=True)
+        launch = find_launch(self.script, self.overrides, self.folder / "launch")
+        config = compose(launch)
+        yield from self._configuration(config, launch)
+        settings = check_with_rredcot(config)
+        yield Finding("algorithm", _algorithm(config, settings))
+        if settings is not None and (reason := why_not_in_pass(config)):
+            yield Finding(
+                "algorithm", f"probes will run as rows of their own (slower), because of {reason}", "note"
+            )
+        yield Finding("batch", check_batches(config))
+        found = gather(config, self.script, self.folder, launch.environment)
+        yield Finding("data", found.note)
+        trial = try_reward(config, found.rows, launch.environment)
+        yield Finding("reward", str(trial))
+        if trial.warning:
+            yield Finding("reward", trial.warning, "note")
+        model = config.actor_rollout_ref.model
+        architecture = find_architecture(model.path, model.get("trust_remote_code", False))
+        yield from self._needs(config, settings, architecture, found.rows)
+        if self.steps > 0:
+            outcome = self._train(config, launch, architecture, found, trial, show)
+            yield from _outcome(outcome, settings, len(launch.overrides))
+
+    def _configuration(self, config: Any, launch: Launch) -> Iterator[Finding]:
+        import verl
+
+        notes = check_with_verl(config, launch.environment)
+        text = f"{len(launch.overrides)} overrides on verl {verl.__version__}'s configuration, validated by verl"
+        yield Finding("configuration", text)
+        for note in notes:
+            yield Finding("configuration", note, "note")
+
+    def _needs(
+        self, config: Any, settings: Any, architecture: Architecture, rows: Sequence[Any]
+    ) -> Iterator[Finding]:
+        positions = getattr(architecture.config, "max_position_embeddings", None)
+        check_positions(config, positions, architecture.name)
+        text = f"{architecture.name} ({architecture.config.model_type})"
+        yield Finding("model", text)
+        if architecture.note:
+            yield Finding("model", architecture.note, "note")
+        tokenizer = architecture.tokenizer or train_tokenizer(map(str, rows))
+        length = probe_length(settings, tokenizer, rows)
+        needs = estimate(config, settings, architecture, length, self.gpu_gb)
+        for name, line in needs.lines(self.gpu_gb):
+            yield Finding(name, line, "need")
+
+    def _train(
+        self,
+        config: Any,
+        launch: Launch,
+        architecture: Architecture,
+        found: Data,
+        trial: RewardTrial,
+        show: Show,
+    ) -> Outcome:
+        model, rows = self.folder / "tiny_model", found.rows
+        solutions = [text or "" for text in trial.best]
+        tokenizer = write_tiny(architecture, [*map(str, rows), *solutions], model)
+        prompts = [row[config.data.prompt_key] for row in rows]
+        lengths = [_length(tokenizer, prompt) for prompt in prompts]
+        short = [i for i, length in enumerate(lengths) if length <= MOST_PROMPT_TOKENS]
+        if len(short) < PROMPTS:
+            raise RecipeError(
+                f"data: {len(short)} of {len(rows)} prompts have at most {MOST_PROMPT_TOKENS} tokens; a dry run needs "
+                f"{PROMPTS}"
+            )
+        practise(model, tokenizer, [(prompts[i], solutions[i]) for i in short if solutions[i]])
+        responses = [len(tokenizer.encode(text)) for text in solutions]
+        plan = Trial(
+            model,
+            write(found.train.take(short), self.folder / "train.parquet"),
+            write(found.val.slice(0, PROMPTS), self.folder / "val.parquet"),
+            prompt_length=max(lengths[i] for i in short),
+            response_length=min(MOST_RESPONSE_TOKENS, max(responses) + 16, config.data.max_response_length),
+            steps=self.steps,
+        )
+        return train(config, launch, plan, self.folder / "training", show)
+
+
+def _length(tokenizer: Any, messages: Any) -> int:
+    text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    return len(tokenizer.encode(text, add_special_tokens=False))
+
+
+def _algorithm(config: Any, settings: Any) -> str:
+    name = str(config.algorithm.adv_estimator)
+    if settings is None:
+        return name
+    return f"{name}: segmenter {settings.segmenter}, values {settings.value_estimator}, lam {settings.lam:g}"
+
+
+def _outcome(outcome: Outcome, settings: Any, overrides: int) -> Iterator[Finding]:
+    steps = {step: metrics for step, metrics in outcome.steps.items() if step > 0}
+    last = steps[max(steps)]
+    yield Finding("training", f"{len(steps)} steps of stock verl on the CPU; {_rewards(last)}")
+    if settings is not None:
+        yield Finding("credit", _credit(last))
+    yield Finding(
+        "training", f"{len(outcome.replaced)} of {overrides} overrides had another value on the CPU", "note"
+    )
+
+
+def _rewards(metrics: Mapping[str, float]) -> str:
+    mean = metrics["critic/score/mean"]
+    return f"mean reward {mean:.2f} of a tiny model that has read these solutions"
+
+
+def _credit(metrics: Mapping[str, float]) -> str:
+    wanted = "rredcot/credit/return_error/max"
+    if wanted not in metrics:
+        raise RecipeError(f"training: no {wanted} among the metrics; is the plugin loaded? (rredcot doctor)")
+    segments, probes = (
+        metrics["rredcot/segments/per_trace/mean"],
+        metrics.get("rredcot/probes/per_trace/mean", 0.0),
+    )
+    return (
+        f"{segments:.1f} segments and {probes:.1f} probes a trace, credit sums to the reward within "
+        f"{metrics[wanted]:.0g}"
+    )
