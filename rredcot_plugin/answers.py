@@ -19,7 +19,8 @@ THINK_END = "</think>"
 class AnswerFormat:
     """One way to write a final answer.
 
-    ``marker`` finds the opening; ``closing`` the end of the answer behind it (end of text where absent).
+    ``marker`` finds the opening; ``closing`` the end of the answer behind it (end of text where absent). Where
+    opening and closing look alike (``paired``), they take turns from the start of the text.
     """
 
     name: str
@@ -27,6 +28,7 @@ class AnswerFormat:
     closing: re.Pattern[str]
     bridge: str
     terminator: str | None  # None: the tokenizer's end-of-sequence token
+    paired: bool = False
 
     def start(self, text: str) -> int | None:
         """Character at which the last marker begins, or None."""
@@ -34,8 +36,12 @@ class AnswerFormat:
         return last.start() if last else None
 
     def _last(self, text: str) -> re.Match[str] | None:
-        found = list(self.marker.finditer(text))
-        return found[-1] if found else None
+        last, position = None, 0
+        while (found := self.marker.search(text, position)) is not None:
+            last, position = found, found.end()
+            if self.paired and (closing := self.closing.search(text, position)) is not None:
+                position = closing.end()
+        return last
 
     def extract(self, text: str) -> str | None:
         """The text of the last answer, stripped; None where there is none, or an empty one."""
@@ -76,7 +82,12 @@ FORMATS: dict[str, AnswerFormat] = {
             ".",
         ),
         AnswerFormat(
-            "code", re.compile(r"```[a-zA-Z0-9_+-]*\n(?=[^\n])"), re.compile(r"```"), "\n```python\n", "\n```"
+            "code",
+            re.compile(r"```[a-zA-Z0-9_+-]*[ \t]*\n(?=[^\n])"),
+            re.compile(r"```"),
+            "\n```python\n",
+            "\n```",
+            paired=True,
         ),
     )
 }
@@ -109,9 +120,12 @@ def answer_start(text: str, markers: Sequence[str] = MARKERS) -> int | None:
 
 
 def detect_format(texts: Sequence[str]) -> AnswerFormat | None:
-    """The format that most of the texts use; ties go to the order of ``FORMATS``; None if none is used."""
+    """The format that most of the texts use; ties go to the order of ``FORMATS``; None if none is used.
+
+    What a text says before it closes ``</think>`` does not count: thoughts mention answers in any form.
+    """
     votes: Counter[str] = Counter()
-    for text in texts:
+    for text in (text.rpartition(THINK_END)[2] for text in texts):
         for name, answer_format in FORMATS.items():
             if answer_format.extract(text) is not None:
                 votes[name] += 1

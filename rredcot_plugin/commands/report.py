@@ -105,7 +105,9 @@ def _runs(texts: Sequence[str]) -> dict[str, Path]:
         found[name] = path
     missing = [name for name in NEEDS_FOR_CURVES if find_spec(name) is None] if found else []
     if missing:
-        raise typer.BadParameter(f"tensorboard: not installed: {', '.join(missing)}; pip install 'rredcot[report]'")
+        raise typer.BadParameter(
+            f"tensorboard: not installed: {', '.join(missing)}; pip install 'rredcot[report]'"
+        )
     return found
 
 

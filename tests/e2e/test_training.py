@@ -8,7 +8,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from typer.testing import CliRunner
 
+from rredcot_plugin.commands.app import app
 from tests.e2e.harness import Inputs, Run, train
 
 pytestmark = pytest.mark.e2e
@@ -26,8 +29,9 @@ def assert_close(a: dict, b: dict, names: tuple[str, ...], tolerance: float = 1e
 def uninterrupted(demo_inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Four steps with checkpoints and dumps; several tests look at this one run."""
     folder = tmp_path_factory.mktemp("uninterrupted")
-    dumps = f"+algorithm.rredcot.dump_dir={folder}/dump"
-    return train(demo_inputs, folder, *RREDCOT, dumps, TOTAL_STEPS="4", SAVE_FREQ="2")
+    left = (f"+algorithm.rredcot.dump_dir={folder}/dump", f"trainer.rollout_data_dir={folder}/rollouts")
+    pictures = "+algorithm.rredcot.log_every=2"
+    return train(demo_inputs, folder, *RREDCOT, *left, pictures, TOTAL_STEPS="4", SAVE_FREQ="2")
 
 
 def test_one_key_trains_and_logs(uninterrupted: Run) -> None:
@@ -61,6 +65,31 @@ def test_dumped_credit_sums_to_the_reward(uninterrupted: Run) -> None:
     for trace in traces:
         assert sum(s["reward"] for s in trace["segments"]) == pytest.approx(trace["reward"], abs=1e-4)
     assert any(s["reward"] < 0 for trace in traces for s in trace["segments"])
+
+
+def test_tensorboard_has_histograms_and_a_table_of_credit(uninterrupted: Run) -> None:
+    (file,) = (uninterrupted.folder / "tensorboard").rglob("events.*")
+    events = EventAccumulator(str(file), size_guidance={"histograms": 0, "tensors": 0})
+    events.Reload()
+    tags = events.Tags()
+    (credit,) = [tag for tag in tags["histograms"] if tag.startswith("rredcot/credit")]
+    found = events.Histograms(credit)
+    assert [event.step for event in found] == [1, 2, 4]
+    segments = uninterrupted.steps[2]["rredcot/segments/per_trace/mean"] * 16
+    assert found[1].histogram_value.num == pytest.approx(segments)
+    assert any("rredcot" in tag for tag in tags["tensors"])
+
+
+@pytest.mark.parametrize("kind", ["dump", "rollouts"])
+def test_a_report_is_made_of_what_the_run_left(uninterrupted: Run, tmp_path: Path, kind: str) -> None:
+    page, curves = tmp_path / "report.html", uninterrupted.folder / "tensorboard"
+    command = ["report", str(uninterrupted.folder / kind), "-o", str(page), "--tensorboard", f"mine={curves}"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    text = page.read_text()
+    assert "64 traces in 16 groups at 4 steps were read" in text
+    assert "Learning curves" in text
+    assert ("Calibration of" in text) == (kind == "dump")
 
 
 def test_a_resumed_run_continues_as_an_uninterrupted_one(

@@ -99,6 +99,9 @@ def test_a_slow_tokenizer_is_refused() -> None:
         ("The answer is 3.5.", "phrase", "3.5"),
         ("the final answer is: 7", "phrase", "7"),
         ("try\n```python\nprint(1)\n```", "code", "print(1)"),
+        ("```python \nprint(1)\n```\nThis works.", "code", "print(1)"),
+        ("```\nx = 1\n```\nor\n```py\nx = 2\n```\ndone\n", "code", "x = 2"),
+        ("```py\nx = 2\n", "code", "x = 2"),
     ],
 )
 def test_answers_are_found(text: str, name: str, answer: str) -> None:
@@ -119,6 +122,12 @@ def test_any_text_has_an_answer_start_or_none(text: str) -> None:
 def test_the_majority_decides_the_format() -> None:
     assert detect_format(["#### 1", "#### 2", "\\boxed{3}"]).name == "hash"
     assert detect_format(["none", ""]) is None
+
+
+def test_thoughts_do_not_decide_the_format() -> None:
+    assert detect_format(["so the answer is 5.</think>\n```py\nx = 5\n```"]).name == "code"
+    assert detect_format(["so the answer is 5.</think>\n"]) is None
+    assert detect_format(["so the answer is 5."]).name == "phrase"
 
 
 def test_bridge_closes_the_thinking_once_and_repeats_no_line_end() -> None:
