@@ -18,6 +18,9 @@ from rredcot_plugin.report.value_curve import limits, value_curve
 FAINT = 0.03
 """Share of the colour scale below which a segment stays uncoloured."""
 
+FLAGGED = 0.2
+"""Share of the colour scale that the worst segment must have lost to be pointed out."""
+
 TRACE_BUDGET = 9000
 """Characters of a trace that are shown before its segments are folded, shared among them."""
 
@@ -170,7 +173,7 @@ def _row(trace: Trace, index: int, scale: float) -> str:
 
 def _flagged(trace: Trace, scale: float) -> int | None:
     """The segment that lost most, if what it lost is worth a flag."""
-    return trace.worst if trace.lowest_credit < -0.1 * scale else None
+    return trace.worst if trace.lowest_credit < -FLAGGED * scale else None
 
 
 def kind_of(credit: float) -> str:

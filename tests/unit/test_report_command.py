@@ -174,7 +174,7 @@ def test_without_an_extra_the_way_out_is_told(dumps: Path, monkeypatch: pytest.M
     monkeypatch.setattr("rredcot_plugin.commands.report.find_spec", lambda name: None)
     result = run(dumps, "--tensorboard", dumps)
     assert result.exit_code == 2
-    assert "pip install 'rredcot[demo]'" in result.stderr
+    assert "pip install 'rredcot[report]'" in result.stderr
     assert run(dumps).exit_code == 0
 
 
