@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import sys
 from collections.abc import Mapping
@@ -30,6 +31,10 @@ RECIPES_OWN = (
     "actor_rollout_ref.rollout.seed",
 )
 """Keys that the CPU script sets for the demo, and that stay as the recipe (or verl) has them."""
+
+RAY_PREFIX = re.compile(r"^\([^)]*\bpid=\d+[^)]*\) ?")
+EXCEPTION = re.compile(r"^(?!ray\.exceptions\.)([A-Za-z_]\w*\.)*[A-Za-z_]\w*(Error|Exception): ")
+MOST_LINES = 100_000
 
 GPU_ONLY = (
     "model_engine",
@@ -65,7 +70,7 @@ def train(config: Any, launch: Launch, trial: Trial, folder: Path, show: Show) -
     """Run ``trial.steps`` steps; log, overrides and metrics stay in ``folder``.
 
     Raises:
-        RecipeError: the run ends with an error (its last exception), or a metric is not finite.
+        RecipeError: the run ends with an error (its first exception), or a metric is not finite.
     """
     folder.mkdir(parents=True)
     cpu = _cpu_launch(config, trial, folder)
@@ -82,7 +87,7 @@ def train(config: Any, launch: Launch, trial: Trial, folder: Path, show: Show) -
     command = ["env", "-C", str(folder), sys.executable, "-m", MAIN, *options, *overrides]
     code = run_watched(command, environment, log, show)
     if code != 0:
-        raise RecipeError(f"training: {last_error(log)} (exit code {code}; log: {log})")
+        raise RecipeError(f"training: {first_error(log)} (exit code {code}; log: {log})")
     shutil.rmtree(ray_folder, ignore_errors=True)  # Ray's last processes may still be writing
     replaced = sorted(_key(item) for item in launch.overrides if item not in kept)
     return Outcome(_read_metrics(metrics, trial.steps, log), tuple(replaced))
@@ -156,16 +161,10 @@ def _changed(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if os.environ.get(name) != value}
 
 
-def last_error(log: Path) -> str:
-    """The last exception of a log, without Ray's frame around it, or its last line."""
-    lines = relevant_lines(log, most=400)
-    errors = [line for line in lines if _names_an_exception(line)]
-    return (errors or lines or ["no output"])[-1].strip()
-
-
-def _names_an_exception(line: str) -> bool:
-    parts = line.rpartition(") ")[2].strip().partition(":")[0].split(".")  # behind Ray's "(TaskRunner pid=1) "
-    return all(part.isidentifier() for part in parts) and parts[-1].endswith(("Error", "Exception"))
+def first_error(log: Path) -> str:
+    """The first exception of a log (what follows it follows from it), or its last line; without Ray's own frames."""
+    lines = [RAY_PREFIX.sub("", line).strip() for line in relevant_lines(log, most=MOST_LINES)]
+    return next((line for line in lines if EXCEPTION.match(line)), lines[-1] if lines else "no output")
 
 
 def _read_metrics(path: Path, steps: int, log: Path) -> dict[int, dict[str, float]]:

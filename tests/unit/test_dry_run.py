@@ -19,7 +19,7 @@ from rredcot_plugin.dry_run.errors import RecipeError
 from rredcot_plugin.dry_run.launch import find_launch
 from rredcot_plugin.dry_run.practice import practise
 from rredcot_plugin.dry_run.rehearsal import Finding, Rehearsal
-from rredcot_plugin.dry_run.training import last_error
+from rredcot_plugin.dry_run.training import first_error
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 QWEN3 = RECIPES / "math" / "run_qwen3_4b_fsdp2_vllm.sh"
@@ -304,12 +304,13 @@ def test_practice_makes_the_solutions_likely(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "qwen3"
 
 
-def test_the_last_exception_of_a_log_is_found(tmp_path: Path) -> None:
+def test_the_first_exception_of_a_log_is_found(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_text(
         'ray::TaskRunner.run()\n  File "x.py", line 3\nray.exceptions.RayTaskError(ValueError): ray::f()\n'
-        "(TaskRunner pid=7) ValueError: the reward file is gone\n(TaskRunner pid=7) closing down\n"
+        "\x1b[36m(TaskRunner pid=7, ip=10.0.0.1)\x1b[0m mine.RewardError: the reward file is gone\n"
+        "RuntimeError: no trajectory\n(TaskRunner pid=7) closing down\n"
     )
-    assert last_error(log) == "(TaskRunner pid=7) ValueError: the reward file is gone"
+    assert first_error(log) == "mine.RewardError: the reward file is gone"
     log.write_text("Killed\n")
-    assert last_error(log) == "Killed"
+    assert first_error(log) == "Killed"
