@@ -12,6 +12,7 @@ from rredcot_plugin.commands.doctor import doctor
 from rredcot_plugin.commands.dry_run import dry_run
 from rredcot_plugin.commands.filter import filter_rollouts
 from rredcot_plugin.commands.names import list_names
+from rredcot_plugin.commands.plan import plan
 from rredcot_plugin.commands.report import report
 from rredcot_plugin.commands.score import score
 
@@ -47,3 +48,4 @@ app.command("score")(score)
 app.command("filter")(filter_rollouts)
 app.command("dry-run")(dry_run)
 app.command("report")(report)
+app.command("plan")(plan)

@@ -41,7 +41,8 @@ def dry_run(
         raise typer.Exit(1)
     for script in recipe:
         if not script.is_file():
-            raise typer.BadParameter(f"recipe={script}: no such file")
+            found = "a folder" if script.is_dir() else "nothing"
+            raise typer.BadParameter(f"recipe={script}: expected a script that starts verl, got {found}")
     if out is not None and out.exists() and any(out.iterdir()):
         raise typer.BadParameter(f"out={out}: not empty; take another folder")
     console = Console(highlight=False)

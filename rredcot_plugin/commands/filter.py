@@ -17,7 +17,7 @@ from rich.text import Text
 from rredcot_plugin.commands.score import tell_left_out
 
 if TYPE_CHECKING:
-    from rredcot_plugin.offline.lines import BadLine
+    from rredcot_plugin.json_lines import BadLine
     from rredcot_plugin.offline.where import Condition, Selection
     from rredcot_plugin.report.traces import Trace
 
@@ -97,7 +97,7 @@ def read_scored(paths: Sequence[Path]) -> tuple[list[Scored], dict[Path, list[Ba
     Raises:
         ValueError: a file of which nothing can be read, or a folder without files.
     """
-    from rredcot_plugin.offline.lines import read_lines
+    from rredcot_plugin.json_lines import read_lines
 
     scored: list[Scored] = []
     bad: dict[Path, list[BadLine]] = {}

@@ -18,7 +18,7 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from rredcot_plugin.config import RRedCoTConfig
-    from rredcot_plugin.offline.lines import BadLine
+    from rredcot_plugin.json_lines import BadLine
     from rredcot_plugin.offline.run import Progress, ScoreResult, ScoreSettings
     from rredcot_plugin.report.traces import Trace
 

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import torch
 
 from rredcot_plugin.dry_run.errors import RecipeError
+from rredcot_plugin.planning.models import count_parameters
 
 TINY = {
     "hidden_size": 64,
@@ -52,11 +53,7 @@ class Architecture:
 
     @property
     def parameters(self) -> int:
-        """Counted on a model without memory (torch's meta device)."""
-        from transformers import AutoModelForCausalLM
-
-        with torch.device("meta"):
-            return sum(p.numel() for p in AutoModelForCausalLM.from_config(self.config).parameters())
+        return count_parameters(self.config)[0]
 
 
 def find_architecture(path: str, trust_remote_code: bool = False) -> Architecture:
@@ -102,10 +99,18 @@ def _hub_answers() -> bool:
     return True
 
 
+def known_architectures() -> dict[str, dict[str, Any]]:
+    """Name on the hub -> what transformers' ``AutoConfig.for_model`` takes, for models known without a network."""
+    table: dict[str, dict[str, Any]] = json.loads(
+        resources.files(__package__).joinpath("architectures.json").read_text("utf-8")
+    )
+    return table
+
+
 def _known(path: str) -> Architecture:
     from transformers import AutoConfig
 
-    table = json.loads(resources.files(__package__).joinpath("architectures.json").read_text("utf-8"))
+    table = known_architectures()
     if path not in table:
         raise RecipeError(
             f"actor_rollout_ref.model.path={path}: no folder, not in the Hugging Face cache, and the hub does not "

@@ -1,7 +1,7 @@
 """What a run will ask of each GPU: an estimate from sizes, before anything has run.
 
 P parameters, G GPUs that share one copy of the training state, K tensor-parallel ranks, n tokens of a micro-batch, L
-layers, h hidden, f feed-forward, V vocabulary; bytes:
+layers, h hidden, f feed-forward, V vocabulary; bytes (the formulas of a token: planning/memory.py):
 
 - training state: 16 P / G (fp32 weights, gradients, two Adam moments); with LoRA 4 P / G + 16 times the adapters'
   parameters; with Megatron 6 P / K + 12 P / G.
@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rredcot_plugin.dry_run.architecture import Architecture
-
-GB = 1e9
+from rredcot_plugin.planning.memory import ADAM, GB, cache_a_token, update_a_token
+from rredcot_plugin.planning.models import ModelSizes, sizes_of
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,11 @@ class Needs:
     update_tokens: int
     rollout: float
     cache_a_token: int
+    probes: int | None
     probe_bound: int | None
     probe_tokens: float | None
     response: int
+    in_pass: bool
 
     @property
     def peak(self) -> float:
@@ -56,7 +58,11 @@ class Needs:
         return found + ([("probes", self._probes())] if self.probe_bound is not None else [])
 
     def _probes(self) -> str:
-        assert self.probe_bound is not None
+        assert self.probe_bound is not None and self.probes is not None
+        if not self.in_pass:  # each repeats its prefix, half a trace on average
+            return (
+                f"at most {self.probes} rows of their own a trace, as long as {self.probes / 2:g} traces together"
+            )
         share = self.probe_bound / self.response
         text = f"at most {self.probe_bound:,} tokens on top of a trace of {self.response:,} (+{share:.0%})"
         if self.probe_tokens is None:
@@ -71,40 +77,33 @@ def estimate(
 
     ``probe_length``: mean tokens of a probe with the data's answers, None where unknown.
     """
+    from rredcot_plugin.integrations.verl.settings import why_not_in_pass
+
     rollout, actor, data = config.actor_rollout_ref.rollout, config.actor_rollout_ref.actor, config.data
-    sizes = architecture.config
-    parameters = architecture.parameters
-    layers, hidden = sizes.num_hidden_layers, sizes.hidden_size
+    sizes = sizes_of(architecture.config, architecture.name)
     length = data.max_prompt_length + data.max_response_length
     tokens = (
         actor.ppo_max_token_len_per_gpu if actor.use_dynamic_bsz else actor.ppo_micro_batch_size_per_gpu * length
     )
     split = actor.megatron.tensor_model_parallel_size if actor.strategy == "megatron" else 1
-    a_token = 2 * layers * hidden + 10 * sizes.vocab_size / split + 16 * hidden + 8 * _feed_forward(sizes)
-    heads = getattr(sizes, "num_key_value_heads", None) or sizes.num_attention_heads
-    head_size = getattr(sizes, "head_dim", None) or hidden // sizes.num_attention_heads
     bound = _most_probes(settings, data.max_response_length)
     return Needs(
-        parameters=parameters,
-        state=_state(config, parameters, architecture),
-        update=tokens * a_token,
+        parameters=sizes.parameters,
+        state=_state(config, sizes, architecture.config),
+        update=tokens * update_a_token(sizes, split),
         update_tokens=tokens,
         rollout=rollout.gpu_memory_utilization * gpu_gb * GB,
-        cache_a_token=4 * layers * heads * head_size // rollout.tensor_model_parallel_size,
+        cache_a_token=cache_a_token(sizes, rollout.tensor_model_parallel_size),
+        probes=bound,
         probe_bound=None if bound is None else bound * settings.max_probe_tokens,
         probe_tokens=None if bound is None or probe_length is None else bound * probe_length,
         response=data.max_response_length,
+        in_pass=settings is None or why_not_in_pass(config) is None,
     )
 
 
-def _feed_forward(sizes: Any) -> int:
-    active = getattr(sizes, "num_experts_per_tok", None)
-    expert = getattr(sizes, "moe_intermediate_size", None)
-    return active * expert if active and expert else sizes.intermediate_size
-
-
-def _state(config: Any, parameters: int, architecture: Architecture) -> float:
-    actor, model = config.actor_rollout_ref.actor, config.actor_rollout_ref.model
+def _state(config: Any, sizes: ModelSizes, model_config: Any) -> float:
+    actor, model, parameters = config.actor_rollout_ref.actor, config.actor_rollout_ref.model, sizes.parameters
     gpus = config.trainer.nnodes * config.trainer.n_gpus_per_node
     if actor.strategy == "megatron":
         split = actor.megatron.tensor_model_parallel_size * actor.megatron.pipeline_model_parallel_size
@@ -113,18 +112,15 @@ def _state(config: Any, parameters: int, architecture: Architecture) -> float:
     shards = shared if 0 < shared <= gpus else gpus
     rank = model.get("lora_rank", 0) or 0
     if rank > 0:
-        return 4 * parameters / shards + 16 * _adapters(architecture.config, rank) / shards
-    return 16 * parameters / shards
+        return 4 * parameters / shards + ADAM * _adapters(sizes, model_config.intermediate_size, rank) / shards
+    return ADAM * parameters / shards
 
 
-def _adapters(sizes: Any, rank: int) -> int:
+def _adapters(sizes: ModelSizes, feed_forward: int, rank: int) -> int:
     """Parameters of LoRA adapters on all linear maps of a layer."""
-    hidden, heads = sizes.hidden_size, sizes.num_attention_heads
-    head_size = getattr(sizes, "head_dim", None) or hidden // heads
-    query = heads * head_size
-    key = (getattr(sizes, "num_key_value_heads", None) or heads) * head_size
+    hidden, query, key = sizes.hidden, sizes.attention, sizes.kv
     maps: Sequence[int] = (hidden + query, hidden + key, hidden + key, query + hidden)
-    return rank * sizes.num_hidden_layers * (sum(maps) + 3 * (hidden + sizes.intermediate_size))
+    return rank * sizes.layers * (sum(maps) + 3 * (hidden + feed_forward))
 
 
 def _most_probes(settings: Any, response: int) -> int | None:
@@ -143,15 +139,24 @@ def _most_probes(settings: Any, response: int) -> int | None:
     return states * sum(limits.values())
 
 
-def probe_length(settings: Any, tokenizer: Any, rows: Sequence[dict[str, Any]]) -> float | None:
-    """Mean tokens of the probes that put the data's ground truths to the model; None where none fits."""
+def probe_length(
+    settings: Any, tokenizer: Any, rows: Sequence[dict[str, Any]], solutions: Sequence[str | None]
+) -> float | None:
+    """Mean tokens of the probes that put the data's answers to the model; None where nothing is known or none fits.
+
+    Answers are those that ``solutions`` give in the format that most of them use, else the ground truths, unless
+    ``proposals`` leaves these out.
+    """
     from rredcot_plugin.encoding import ProbeEncoder
 
     if settings is None:
         return None
     encoder = ProbeEncoder(tokenizer, settings.bridge, settings.terminator, settings.max_probe_tokens)
-    encoder.observe([str((row.get("extra_info") or {}).get("solution") or "") for row in rows], [])
+    encoder.observe([text for text in solutions if text], [])
+    answers = [encoder.answer_format.extract(text) if text else None for text in solutions]
+    if settings.proposals != "group":
+        answers = [own or str(row["reward_model"]["ground_truth"]) for own, row in zip(answers, rows, strict=True)]
     bridge = encoder.bridge_after("x")
-    found = [encoder.encode(bridge, str(row["reward_model"]["ground_truth"])) for row in rows]
+    found = [encoder.encode(bridge, answer) for answer in answers if answer]
     lengths = [len(probe[0]) for probe in found if probe is not None]
     return sum(lengths) / len(lengths) if lengths else None

@@ -68,7 +68,7 @@ class Rehearsal:
             yield Finding("reward", trial.warning, "note")
         model = config.actor_rollout_ref.model
         architecture = find_architecture(model.path, model.get("trust_remote_code", False))
-        yield from self._needs(config, settings, architecture, found.rows)
+        yield from self._needs(config, settings, architecture, found.rows, trial.best)
         if self.steps > 0:
             outcome = self._train(config, launch, architecture, found, trial, show)
             yield from _outcome(outcome, settings, len(launch.overrides))
@@ -83,7 +83,12 @@ class Rehearsal:
             yield Finding("configuration", note, "note")
 
     def _needs(
-        self, config: Any, settings: Any, architecture: Architecture, rows: Sequence[Any]
+        self,
+        config: Any,
+        settings: Any,
+        architecture: Architecture,
+        rows: Sequence[Any],
+        solutions: Sequence[str | None],
     ) -> Iterator[Finding]:
         positions = getattr(architecture.config, "max_position_embeddings", None)
         check_positions(config, positions, architecture.name)
@@ -92,7 +97,7 @@ class Rehearsal:
         if architecture.note:
             yield Finding("model", architecture.note, "note")
         tokenizer = architecture.tokenizer or train_tokenizer(map(str, rows))
-        length = probe_length(settings, tokenizer, rows)
+        length = probe_length(settings, tokenizer, rows, solutions)
         needs = estimate(config, settings, architecture, length, self.gpu_gb)
         for name, line in needs.lines(self.gpu_gb):
             yield Finding(name, line, "need")

@@ -2,7 +2,6 @@
 
 | module    | what                                                                              |
 | --------- | --------------------------------------------------------------------------------- |
-| `lines`   | JSON lines, one by one: a broken line is told and left out                        |
 | `rows`    | the columns of a rollout, in verl's names and in plain ones; groups               |
 | `prompts` | the text that a model was given: chat templates, and marks that verl's dumps lose |
 | `encode`  | rows as tokens, with exact offsets                                                |
@@ -10,7 +9,6 @@
 | `chunks`  | groups in chunks, a chunk being what a step is in training                        |
 | `score`   | one chunk: segments, probes, credit, records                                      |
 | `output`  | append, and go on where an earlier run stopped                                    |
-| `shared`  | what the verl integration does in the same way                                    |
 | `traits`  | named numbers of scored traces and groups                                         |
 | `where`   | conditions on these numbers, parsed and never evaluated as Python                 |
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rredcot_plugin.offline.lines import BadLine
+from rredcot_plugin.json_lines import BadLine
 from rredcot_plugin.offline.rows import Row, group_rows
 
 

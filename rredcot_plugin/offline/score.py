@@ -11,9 +11,9 @@ import torch
 
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.encoding import ProbeEncoder
+from rredcot_plugin.json_lines import BadLine
 from rredcot_plugin.offline.chunks import Chunk, too_long
 from rredcot_plugin.offline.encode import EncodedRow, RowEncoder, step_rows
-from rredcot_plugin.offline.lines import BadLine
 from rredcot_plugin.offline.model import Scorer
 from rredcot_plugin.offline.rows import Row
 from rredcot_plugin.pipeline import assign_credit

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rredcot_plugin.offline.lines import UNREADABLE, json_object, reason_of
+from rredcot_plugin.json_lines import UNREADABLE, json_object, reason_of
 from rredcot_plugin.report.choice import Candidate, Choice, Entry, Place
 from rredcot_plugin.report.corpus import Corpus, Problem
 from rredcot_plugin.report.rollouts import found_keys, read_rollout

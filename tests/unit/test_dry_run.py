@@ -107,6 +107,7 @@ def test_a_shipped_recipe_without_its_data_is_tried_on_its_sample(tmp_path: Path
 def test_a_recipe_that_cannot_probe_in_the_pass_says_so(tmp_path: Path) -> None:
     findings = rehearse(MEGATRON, tmp_path)
     assert "actor_rollout_ref.actor.strategy=megatron" in text_of(findings, "algorithm", "note")
+    assert text_of(findings, "probes") == "at most 14 rows of their own a trace, as long as 7 traces together"
 
 
 def test_a_users_own_recipe_and_the_baseline(recipe: Path, tmp_path: Path) -> None:

@@ -1,0 +1,90 @@
+"""What rredcot does in the driver's one process: seconds on one core, and memory. O(batch), whatever the GPUs.
+
+Seconds come from benchmarks on CPU cores of an AMD EPYC. They are linear in tokens and in probes, above what a step
+takes however small it is:
+
+    credit    1,024 rollouts × 8,192 tokens in 5.03 s, segmentation included          assign_credit.json
+    text      of each token, for segmenters and probes                                plan_check.json
+    probes    placing, and their vectors for TransferQueue                            plan_check.json
+    a step    credit 0.14 s, planning 0.10 s, of 64 rollouts of 40 tokens in verl     step_share.json
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rredcot_plugin.planning.setup import Setup
+from rredcot_plugin.planning.transfers import DRIVER, Transfer
+
+CREDIT_A_TOKEN = 5.03 / (1024 * 8192)
+CREDIT_A_STEP = 0.14
+PLAN_A_STEP = 0.10
+ALIGN_A_TOKEN = 2.3e-7
+PLAN_A_PROBE = 1.6e-5
+PLAN_A_PROBE_AND_TOKEN = 5e-10
+"""Of the probe's prefix text, which is cut out of the response: times T."""
+
+PACK_A_PROBE = 2.6e-6
+
+ROW_BYTES = 41
+"""A response token: tensors 21, text and offsets 20 (assign_credit.json)."""
+
+CREDIT_BYTES = 41
+"""What assign_credit needs on top, a response token (assign_credit.json)."""
+
+PROBE_BYTES = 330
+"""A planned probe of 12 tokens as Python objects (plan_check.json)."""
+
+CHARACTERS = 4
+"""Of a token, one byte each where the text is Latin: assumed."""
+
+
+@dataclass(frozen=True)
+class DriverMemory:
+    """Bytes in the driver's process while a step is at work."""
+
+    rows: float
+    credit: float
+    probes: float
+    prefixes: float
+
+    @property
+    def total(self) -> float:
+        return self.rows + self.credit + self.probes + self.prefixes
+
+
+def credit_seconds(setup: Setup) -> float:
+    """Segmentation, values, calibration, redistribution: linear in response tokens; 0 with GRPO."""
+    if setup.estimator == "none":
+        return 0.0
+    return CREDIT_A_STEP + CREDIT_A_TOKEN * setup.traces * setup.response_length
+
+
+def planning_seconds(setup: Setup) -> float:
+    """Text of every token (twice with ``monte_carlo``, which reads its rows by itself), and every probe once."""
+    if setup.estimator == "none":
+        return 0.0
+    readings = 2 if setup.estimator == "monte_carlo" else 1
+    text = readings * ALIGN_A_TOKEN * setup.traces * setup.response_length
+    a_probe = PLAN_A_PROBE + PLAN_A_PROBE_AND_TOKEN * setup.response_length + PACK_A_PROBE
+    return PLAN_A_STEP + text + a_probe * setup.traces * setup.probes_a_trace
+
+
+def transfer_seconds(setup: Setup, moved: list[Transfer], *, ours: bool) -> float:
+    """Bytes that the driver itself reads and writes, at the assumed rate."""
+    return sum(t.bytes for t in moved if t.who == DRIVER and t.ours == ours) / (setup.transfer_gb * 1e9)
+
+
+def driver_memory(setup: Setup) -> DriverMemory:
+    """Estimated peak by part, of what rredcot holds; ``prefixes`` are the texts before every boundary of the step, which
+    planning holds at once: K − 1 of T / 2 tokens a trace."""
+    if setup.estimator == "none":
+        return DriverMemory(0.0, 0.0, 0.0, 0.0)
+    tokens = setup.traces * setup.response_length
+    held = setup.states if setup.estimator == "support" else 0
+    return DriverMemory(
+        rows=ROW_BYTES * tokens,
+        credit=CREDIT_BYTES * tokens,
+        probes=PROBE_BYTES * setup.traces * setup.probes_a_trace,
+        prefixes=held * CHARACTERS * tokens / 2,
+    )

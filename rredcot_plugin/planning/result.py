@@ -1,0 +1,114 @@
+"""A plan as plain numbers, for `rredcot plan --json` and for its tables."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rredcot_plugin.planning.driver import DriverMemory, driver_memory
+from rredcot_plugin.planning.memory import PhaseMemory, phases
+from rredcot_plugin.planning.models import ModelSizes
+from rredcot_plugin.planning.setup import Setup
+from rredcot_plugin.planning.step import Step, alternatives
+from rredcot_plugin.planning.transfers import DRIVER, Transfer, transfers
+
+STORED_ROWS = 100_000
+"""verl's default of transfer_queue.backend.SimpleStorage.total_storage_size."""
+
+DRIVER_SHARE = 0.01
+"""What rredcot's work on the driver should stay below, of a step."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """``steps``: GRPO, the setup's estimator, Monte-Carlo continuations; each once."""
+
+    model: ModelSizes
+    setup: Setup
+    steps: list[Step]
+    memory: list[PhaseMemory]
+    moved: list[Transfer]
+    driver: DriverMemory
+
+    @property
+    def step(self) -> Step:
+        return next(step for step in self.steps if step.estimator == self.setup.estimator)
+
+    def bytes_of(self, *, ours: bool, who: str | None = None) -> float:
+        return sum(t.bytes for t in self.moved if t.ours == ours and who in (None, t.who))
+
+    def stored_rows(self) -> int:
+        """Rows in TransferQueue at once: the rollouts, and with ``batched`` a row for each probe."""
+        own_rows = self.setup.probes_a_trace if self.setup.backend == "batched" else 0
+        return self.setup.traces * (1 + own_rows)
+
+    def warnings(self) -> list[str]:
+        """What does not fit, each in one sentence with the way out."""
+        found = []
+        if (share := self.step.driver_share) > DRIVER_SHARE:
+            found.append(
+                f"the driver's one core takes {share:.1%} of the step for rredcot, over {DRIVER_SHARE:.0%}: fewer or "
+                "shorter rollouts a step, or fewer segments and proposals"
+            )
+        if (rows := self.stored_rows()) > STORED_ROWS:
+            found.append(
+                f"{rows:,} rows are more than TransferQueue keeps by default: raise "
+                f"transfer_queue.backend.SimpleStorage.total_storage_size over {STORED_ROWS:,}"
+            )
+        for phase in self.memory:
+            if phase.bytes + phase.added > self.setup.gpu_bytes:
+                found.append(
+                    f"{phase.name}: {(phase.bytes + phase.added) / 1e9:.1f} GB a GPU do not fit into "
+                    f"{self.setup.gpu_gb:g}: more GPUs, shorter traces, or a model split further"
+                )
+        return found
+
+    def assumptions(self) -> list[str]:
+        s = self.setup
+        return [
+            f"{s.mfu:.0%} of {s.tflops:,.0f} TFLOP/s in forward and backward, probes included (--mfu)",
+            f"{s.decode_rate:,.0f} tokens a second and GPU while generating (--decode-tokens-per-second)",
+            f"{s.transfer_gb:g} GB/s between the driver and TransferQueue (--transfer-gb-per-second)",
+            "every trace has the mean length, every segment the same; phases run one behind the other",
+            "Monte-Carlo continuations end where their trace did; prefixes come from the rollout server's cache",
+            "driver: one core as fast as that of the benchmarks (AMD EPYC)",
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything, in seconds, bytes, tokens and operations."""
+        steps = {
+            step.estimator: {
+                "seconds": step.seconds,
+                "rredcot_share": step.share,
+                "rredcot_driver_share": step.driver_share,
+                "phases": [{**asdict(phase), "flops": asdict(phase.flops)} for phase in step.phases],
+            }
+            for step in self.steps
+        }
+        return {
+            "model": asdict(self.model),
+            "setup": {**asdict(self.setup), "traces": self.setup.traces, "probes_a_trace": self.setup.probes_a_trace},
+            "steps": steps,
+            "memory_bytes_a_gpu": [asdict(phase) for phase in self.memory],
+            "driver_memory_bytes": {**asdict(self.driver), "total": self.driver.total},
+            "transfers": [asdict(moved) for moved in self.moved],
+            "bytes_a_step": {
+                "verl": self.bytes_of(ours=False),
+                "rredcot": self.bytes_of(ours=True),
+                "rredcot_driver": self.bytes_of(ours=True, who=DRIVER),
+            },
+            "stored_rows": self.stored_rows(),
+            "warnings": self.warnings(),
+            "assumptions": self.assumptions(),
+        }  # fmt: skip
+
+
+def make_plan(sizes: ModelSizes, setup: Setup) -> Plan:
+    """Everything that `rredcot plan` prints.
+
+    Raises:
+        ValueError: as ``plan_step``.
+    """
+    return Plan(
+        sizes, setup, alternatives(sizes, setup), phases(sizes, setup), transfers(setup), driver_memory(setup)
+    )

@@ -1,0 +1,354 @@
+"""`rredcot plan`: operations and bytes on cases small enough for a pencil, what grows with what, the benchmarks, the CLI."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+from transformers import AutoConfig
+from typer.testing import CliRunner
+
+from rredcot_plugin.commands.app import app
+from rredcot_plugin.dry_run.architecture import known_architectures
+from rredcot_plugin.integrations.verl.wire import pack
+from rredcot_plugin.planning import driver
+from rredcot_plugin.planning.check import padded_probes, predicted_ratio
+from rredcot_plugin.planning.flops import Flops, batched_probes, even_boundaries, forked_probes, trace_pass
+from rredcot_plugin.planning.gpus import GPUS, find_gpu
+from rredcot_plugin.planning.memory import cache_a_token, phases, probe_bytes, update_a_token
+from rredcot_plugin.planning.models import ModelSizes, find_sizes, sizes_of
+from rredcot_plugin.planning.result import make_plan
+from rredcot_plugin.planning.setup import Setup
+from rredcot_plugin.planning.step import alternatives, plan_step
+from rredcot_plugin.planning.transfers import probe_vector, read_row, sampled_row, transfers
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+TINY = ModelSizes("tiny", 2, 8, 8, 4, 16, 100, 2600, 1000)
+SMALL = Setup(
+    gpus=2, tflops=1e-6, gpu_gb=1.0, prompts=3, rollouts=2, prompt_length=2, response_length=8, segments=4, proposals=3,
+    probe_tokens=2, samples=5, mfu=0.5, decode_rate=4.0, transfer_gb=1e-6, recompute=False,
+)  # fmt: skip
+
+
+def record(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+    return found
+
+
+def total(setup: Setup, **match: Any) -> float:
+    return sum(t.bytes for t in transfers(setup) if all(getattr(t, key) == value for key, value in match.items()))
+
+
+# ---- operations -----------------------------------------------------------------------------------------------------
+
+
+def test_the_pass_of_a_trace_by_hand() -> None:
+    # 10 tokens: 2 * 1000 * 10; 4 * 2 layers * 8 * (10 * 11 / 2) keys; 2 * 100 * 8 * 10
+    assert trace_pass(TINY, 10) == Flops(20_000, 3_520, 16_000)
+    assert trace_pass(TINY, 10).total == 39_520
+
+
+def test_probes_by_hand() -> None:
+    # 3 probes of 2 tokens behind 4 and behind 8 tokens: 12 tokens; keys 3 * (4 + 5) + 3 * (8 + 9) + 3 * (1 + 1) ... as
+    # each token sees its prefix, itself and what came before it in its probe: 3 * (5 + 6) + 3 * (9 + 10) = 90
+    assert forked_probes(TINY, [4, 8], 3, 2) == Flops(2 * 1000 * 12, 64 * 90, 2 * 800 * 12)
+    # rows of their own: 3 * the passes of 6 and of 10 tokens
+    assert batched_probes(TINY, [4, 8], 3, 2) == Flops(3 * 2000 * 16, 3 * 64 * (21 + 55), 3 * 1600 * 16)
+    # padded to the longest, 10 tokens each: 100 keys a token row; logits of columns 4, 5, 8, 9 for both
+    assert padded_probes(TINY, [6, 10], 2) == Flops(2000 * 20, 64 * 200, 1600 * 8)
+    assert even_boundaries(2, 8, 4) == [4.0, 6.0, 8.0]
+
+
+def test_a_forked_probe_is_what_its_tokens_cost_more_in_the_pass() -> None:
+    """One probe at the end is the same as a longer trace, but for logits that both have."""
+    longer = trace_pass(TINY, 25).total - trace_pass(TINY, 20).total
+    assert forked_probes(TINY, [20], 1, 5).total == longer
+
+
+def test_the_first_two_terms_are_two_operations_a_parameter() -> None:
+    sizes = find_sizes("Qwen/Qwen3-4B", known_architectures())
+    found = trace_pass(sizes, 1)
+    assert found.layers + found.head == pytest.approx(2 * sizes.parameters, rel=1e-3)
+
+
+# ---- sizes ----------------------------------------------------------------------------------------------------------
+
+
+def test_sizes_of_known_models() -> None:
+    sizes = find_sizes("Qwen/Qwen3-4B", known_architectures())
+    assert (sizes.layers, sizes.hidden, sizes.attention, sizes.kv) == (36, 2560, 4096, 1024)
+    assert sizes.parameters == 4_022_468_096
+    assert sizes.layer_parameters == sizes.parameters - sizes.vocabulary * sizes.hidden  # tied: counted once
+    untied = find_sizes("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", known_architectures())
+    assert untied.layer_parameters == untied.parameters - 2 * untied.vocabulary * untied.hidden
+
+
+def test_of_experts_only_the_active_ones_count() -> None:
+    config = AutoConfig.for_model(
+        "qwen3_moe", hidden_size=8, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, head_dim=4,
+        num_experts=8, num_experts_per_tok=2, moe_intermediate_size=4, vocab_size=10, tie_word_embeddings=False,
+    )  # fmt: skip
+    sizes = sizes_of(config, "moe")
+    experts = 8 * 3 * 8 * 4
+    assert sizes.parameters - sizes.layer_parameters == 2 * 80 + experts * 6 // 8
+    assert sizes.feed_forward == 8
+
+
+def test_a_model_is_found_in_its_folder(tmp_path: Path) -> None:
+    AutoConfig.for_model("llama", hidden_size=16, num_attention_heads=2, num_hidden_layers=1).save_pretrained(
+        tmp_path
+    )
+    assert find_sizes(str(tmp_path), {}).attention == 16
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ValueError, match=f"^model={tmp_path}: "):
+        find_sizes(str(tmp_path), {})
+
+
+# ---- seconds --------------------------------------------------------------------------------------------------------
+
+
+def test_the_phases_of_a_step_by_hand() -> None:
+    # 6 traces of 2 + 8 tokens; 2 GPUs of 10^6 * 0.5 operations a second; 8 generated tokens a second together
+    step = plan_step(TINY, SMALL)
+    assert step.phase("generation").seconds == 6 * 8 / 8
+    assert step.phase("log-prob pass").seconds == 6 * 39_520 / 1e6
+    assert step.phase("update").seconds == 3 * 6 * 39_520 / 1e6
+    probes = forked_probes(TINY, [4, 6, 8], 3, 2)
+    assert step.phase("probes").seconds == pytest.approx(6 * probes.total / 1e6)
+    assert step.phase("probes").tokens == 6 * 9 * 2
+    assert step.seconds == pytest.approx(sum(phase.seconds for phase in step.phases))
+    again = plan_step(TINY, dataclasses.replace(SMALL, recompute=True))
+    assert again.phase("update").seconds == pytest.approx(4 * 6 * 39_520 / 1e6)
+
+
+def test_monte_carlo_generates_what_each_trace_had_left() -> None:
+    step = plan_step(TINY, dataclasses.replace(SMALL, estimator="monte_carlo"))
+    # states at 2, 4 and 6 of 8 response tokens have 6, 4 and 2 left; 5 samples each
+    assert step.phase("continuations").tokens == 6 * 5 * (6 + 4 + 2)
+    assert step.phase("probes").seconds == 0
+
+
+def test_grpo_has_nothing_of_ours() -> None:
+    step = plan_step(TINY, dataclasses.replace(SMALL, estimator="none"))
+    assert step.share == 0
+    assert step.driver_share == 0
+    names = [s.estimator for s in alternatives(TINY, SMALL)]
+    assert names == ["none", "support", "monte_carlo"]
+    assert len(alternatives(TINY, dataclasses.replace(SMALL, estimator="monte_carlo"))) == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"prompts": 6}, {"rollouts": 4}, {"response_length": 16}, {"prompt_length": 4}, {"segments": 8},
+        {"proposals": 6}, {"probe_tokens": 4}, {"backend": "batched"}, {"estimator": "monte_carlo"}, {"mfu": 0.25},
+        {"tflops": 0.5e-6}, {"gpus": 1}, {"transfer_gb": 0.5e-6},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_more_work_or_less_machine_takes_longer(change: dict[str, Any]) -> None:
+    def ours(setup: Setup) -> float:
+        step = plan_step(TINY, setup)
+        return step.seconds * step.share
+
+    changed = dataclasses.replace(SMALL, **change)
+    assert plan_step(TINY, changed).seconds > plan_step(TINY, SMALL).seconds
+    if change.keys() & {"prompts", "rollouts", "segments", "proposals", "probe_tokens", "backend", "estimator"}:
+        assert ours(changed) > ours(SMALL)
+
+
+def test_the_driver_does_not_care_for_gpus_and_is_linear_in_the_batch() -> None:
+    more = dataclasses.replace(SMALL, gpus=200)
+    twice = dataclasses.replace(SMALL, prompts=6)
+    for seconds, a_step in (
+        (driver.credit_seconds, driver.CREDIT_A_STEP),
+        (driver.planning_seconds, driver.PLAN_A_STEP),
+    ):
+        assert seconds(more) == seconds(SMALL)
+        assert seconds(twice) - a_step == pytest.approx(2 * (seconds(SMALL) - a_step))
+    assert driver.driver_memory(twice).total == pytest.approx(2 * driver.driver_memory(SMALL).total)
+
+
+# ---- bytes ----------------------------------------------------------------------------------------------------------
+
+
+def test_bytes_of_a_row_by_hand() -> None:
+    # 2 + 8 tokens: prompts 16, responses and two masks 3 * 64, ids and positions 2 * 80, log-probs and reward 2 * 32
+    assert sampled_row(2, 8) == 16 + 3 * 64 + 2 * 80 + 2 * 32
+    assert read_row(2, 8) == 16 + 2 * 64 + 2 * 32
+    specs = [(5, [7, 8], 1), (9, [3, 4], 0)]
+    assert pack(specs).nbytes == probe_vector(2, 2)
+
+
+def test_bytes_of_a_step_by_hand() -> None:
+    probes = 3 * 3  # boundaries times proposals
+    there, back = 8 * (1 + probes * 5), 4 * (1 + probes)
+    assert total(SMALL, what="probes", way="written by") == 6 * there
+    assert total(SMALL, what="answers of probes", who="driver") == 6 * back
+    assert total(SMALL, ours=True, who="driver") == 6 * (read_row(2, 8) + 8 * 8 + there + back)
+    assert total(dataclasses.replace(SMALL, estimator="none"), ours=True) == 0
+    # rows of their own: prefixes of 4, 6 and 8 tokens and 2 of the probe, three times each
+    rows = dataclasses.replace(SMALL, backend="batched")
+    tokens = 3 * (6 + 8 + 10)
+    assert total(rows, what="probes as rows", who="driver") == 6 * 8 * (3 * tokens + 2 * probes * 2)
+    assert total(rows, what="their log-probs", who="driver") == 6 * 4 * tokens
+
+
+def test_every_transfer_grows_with_the_batch_and_not_with_gpus() -> None:
+    for estimator in ("support", "monte_carlo", "none"):
+        before = dataclasses.replace(SMALL, estimator=estimator)
+        twice, wide = dataclasses.replace(before, prompts=6), dataclasses.replace(before, gpus=64)
+        for one, two, same in zip(transfers(before), transfers(twice), transfers(wide), strict=True):
+            assert two.bytes == pytest.approx(2 * one.bytes)
+            assert same == one
+
+
+def test_memory_by_hand() -> None:
+    assert cache_a_token(TINY) == 4 * 2 * 4
+    assert update_a_token(TINY) == 2 * 2 * 8 + 10 * 100 + 16 * 8 + 8 * 16
+    # keys and values of 10 tokens; logits and a layer of 9 * 2 probe tokens
+    assert probe_bytes(TINY, SMALL) == 10 * 32 + 18 * (200 + 256)
+    assert probe_bytes(TINY, dataclasses.replace(SMALL, backend="packed")) == 18 * 456
+    assert probe_bytes(TINY, dataclasses.replace(SMALL, backend="batched")) == 0
+    by_name = {phase.name: phase for phase in phases(TINY, SMALL)}
+    assert by_name["training state"].bytes == 16 * 2600 / 2
+    assert by_name["update"].bytes == 20_800 + 10 * update_a_token(TINY)
+
+
+# ---- measured -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def measured_model() -> ModelSizes:
+    """The model of benchmarks/probe_overhead.py."""
+    config = AutoConfig.for_model(
+        "qwen3", vocab_size=8192, hidden_size=512, intermediate_size=1536, num_hidden_layers=8, num_attention_heads=8,
+        num_key_value_heads=4, head_dim=64, tie_word_embeddings=False,
+    )  # fmt: skip
+    return sizes_of(config, "benchmark")
+
+
+@pytest.mark.parametrize("backend", ["cached", "packed", "batched"])
+def test_the_committed_overhead_is_predicted_within_a_fifth(measured_model: ModelSizes, backend: str) -> None:
+    overhead = record("probe_overhead")
+    settings = overhead["settings"]
+    assert measured_model.parameters == settings["model_parameters"]
+    T, K = settings["tokens"], settings["probes"]
+    even = [int(T * (i + 0.5) / K) for i in range(K)]  # the benchmark's are random, uniform
+    found = predicted_ratio(measured_model, backend, T, even, settings["probe_tokens"])
+    for clock in ("", "_cpu"):
+        assert found == pytest.approx(overhead["summary"][f"{backend}{clock}_over_plain"]["value"], rel=0.2)
+
+
+def test_the_drivers_numbers_are_the_benchmarks() -> None:
+    credit = record("assign_credit")
+    settings = credit["settings"]
+    seconds = credit["summary"]["nothing_given_seconds"]["value"]
+    assert pytest.approx(seconds / (settings["traces"] * settings["tokens"]), rel=0.01) == driver.CREDIT_A_TOKEN
+    row = credit["raw"][0]
+    tokens = row["traces"] * row["tokens"]
+    assert (row["tensor_bytes"] + row["text_and_offset_bytes"]) / tokens == pytest.approx(
+        driver.ROW_BYTES, rel=0.03
+    )
+    assert row["extra_bytes"] / tokens == pytest.approx(driver.CREDIT_BYTES, rel=0.03)
+    step = record("step_share")["raw"]
+    assert median(step["timing_s/rredcot_credit"]) == pytest.approx(driver.CREDIT_A_STEP, rel=0.03)
+    assert median(step["timing_s/rredcot_plan"]) == pytest.approx(driver.PLAN_A_STEP, rel=0.03)
+    check = record("plan_check")
+    summary = check["summary"]
+    assert summary["align_seconds_per_token"]["value"] == pytest.approx(driver.ALIGN_A_TOKEN, rel=0.1)
+    assert summary["pack_seconds_per_probe"]["value"] == pytest.approx(driver.PACK_A_PROBE, rel=0.1)
+    for measured in check["raw"]["driver"]:
+        tokens = measured["tokens"] // measured["traces"]
+        planned = driver.PLAN_A_PROBE + driver.PLAN_A_PROBE_AND_TOKEN * tokens
+        assert summary[f"plan_seconds_per_probe_at_{tokens}_tokens"]["value"] == pytest.approx(planned, rel=0.1)
+        assert measured["plan_bytes"] / measured["probes"] == pytest.approx(driver.PROBE_BYTES, rel=0.1)
+
+
+# ---- the command ----------------------------------------------------------------------------------------------------
+
+QWEN = ["plan", "--model", "Qwen/Qwen3-4B"]
+
+
+def test_json_has_every_number_and_the_tables_the_same() -> None:
+    run = CliRunner().invoke
+    as_json = run(app, [*QWEN, "--json", "--gpus", "16", "--gpu", "h200", "--segments", "8"])
+    assert as_json.exit_code == 0
+    found = json.loads(as_json.output)
+    setup = Setup(gpus=16, tflops=GPUS["H200"].tflops, gpu_gb=GPUS["H200"].gb, segments=8)
+    plan = make_plan(find_sizes("Qwen/Qwen3-4B", known_architectures()), setup)
+    assert found == json.loads(json.dumps(plan.as_dict()))
+    assert found["bytes_a_step"]["rredcot"] == total(setup, ours=True)
+    text = run(app, [*QWEN, "--gpus", "16", "--gpu", "h200", "--segments", "8"])
+    assert text.exit_code == 0
+    for part in (
+        f"{plan.step.seconds:,.2f}",
+        "MC-GRPO x4",
+        "assumed, not measured:",
+        "35% of 989",
+        "driver: credit",
+    ):
+        assert part in text.output
+    assert all(len(line) <= 80 for line in text.output.splitlines() if line.endswith("  "))
+
+
+def test_what_does_not_fit_is_said() -> None:
+    run = CliRunner().invoke
+    small = run(app, [*QWEN, "--gpus", "1", "--gpu-gb", "24", "--response-length", "16384"])
+    assert "training state: 64.4 GB a GPU do not fit into 24" in small.output
+    many = run(app, [*QWEN, "--gpus", "1024", "--prompts", "16384", "--response-length", "16384"])
+    assert "total_storage_size" in many.output
+    assert "of the step for rredcot" in many.output
+    slower = ["--gpu", "A100-80", "--decode-tokens-per-second", "1000", "--segments", "8"]
+    assert "! " not in run(app, [*QWEN, *slower]).output
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        (["--gpus", "0"], ("gpus=0", "from 1")),
+        (["--gpu", "H1000"], ("gpu=H1000", "A100-80", "--tflops", "H100")),
+        (["--tflops", "-3"], ("tflops=-3", "numbers")),
+        (["--mfu", "1.5"], ("mfu=1.5", "to 1")),
+        (["--mfu", "nan"], ("mfu=nan",)),
+        (["--backend", "cache"], ("backend=cache", "'cached'")),
+        (["--estimator", "vine"], ("estimator=vine", "monte_carlo")),
+        (["--segments", "9000"], ("segments=9000", "response-length=8192")),
+        (["--decode-tokens-per-second", "0"], ("decode-tokens-per-second=0",)),
+        (["--tensor-parallel", "3"], ("tensor-parallel=3", "gpus=8")),
+        (["--response-length", "50000"], ("response-length=50000", "40,960 positions")),
+        (["--model", "nobody/nothing"], ("model=nobody/nothing", "config.json", "Qwen/Qwen3-4B")),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)  # fmt: skip
+def test_a_wrong_option_is_named_and_ends_with_code_2(
+    options: list[str], parts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    result = CliRunner().invoke(app, [*QWEN, *options], env={"COLUMNS": "500"})
+    assert result.exit_code == 2
+    for part in parts:
+        assert part in result.output
+
+
+def test_unknown_gpus_are_told_what_there_is() -> None:
+    assert find_gpu("a100-80").gb == 80
+    with pytest.raises(ValueError, match="MI300X"):
+        find_gpu("V100")
+
+
+def test_planning_imports_no_host() -> None:
+    code = (
+        "import sys, rredcot_plugin.planning.result, rredcot_plugin.planning.tables, rredcot_plugin.planning.check\n"
+        "found = [m for m in ('verl', 'ray', 'vllm', 'rredcot_plugin.dry_run') if m in sys.modules]\n"
+        "sys.exit(f'imported: {found}' if found else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
