@@ -66,23 +66,23 @@ def plan_probes(rows: StepRows, segments: Segments, config: RRedCoTConfig, encod
     encoder.observe(rows.rollouts.texts or [], rows.prompt_tails)
     limits = proposal_limits(config.build_value_estimator())
     found = {kind: _propose(kind, limit, rows.rollouts, config, encoder) for kind, limit in limits.items()}
-    kept: dict[str, Proposals] = {}
+    valid = {kind: proposals.valid.clone() for kind, proposals in found.items()}
     specs: list[list[ProbeSpec]] = [[] for _ in rows.prompts]
     places: list[list[Place]] = [[] for _ in rows.prompts]
-    states = [_States(rows, segments, row, 1 if config.prior_from_group else 0) for row in range(len(specs))]
-    for kind, proposals in found.items():
-        valid = proposals.valid.clone()
-        for row, answers in enumerate(proposals.answers):
-            for column in range(len(answers)):
-                encoded = [_encode(encoder, prefix, proposals, row, column) for prefix in states[row].prefixes]
+    first = 1 if config.prior_from_group else 0
+    for row in range(len(specs)):
+        states = _States(rows, segments, row, first)  # of one row at a time: their prefixes are long
+        for kind, proposals in found.items():
+            for column in range(len(proposals.answers[row])):
+                encoded = [_encode(encoder, prefix, proposals, row, column) for prefix in states.prefixes]
                 if not all(encoded):  # longer than max_probe_tokens
-                    valid[row, column] = False
+                    valid[kind][row, column] = False
                     continue
                 for i, probe in enumerate(encoded):
                     assert probe is not None
-                    specs[row].append((states[row].boundaries[i], list(probe[0]), probe[1]))
-                    places[row].append(Place(kind, states[row].numbers[i], column))
-        kept[kind] = dataclasses.replace(proposals, valid=valid)
+                    specs[row].append((states.boundaries[i], list(probe[0]), probe[1]))
+                    places[row].append(Place(kind, states.numbers[i], column))
+    kept = {kind: dataclasses.replace(proposals, valid=valid[kind]) for kind, proposals in found.items()}
     return ProbePlan(specs, places, kept, segments, _plan_metrics(rows, found, kept, specs))
 
 
