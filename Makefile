@@ -10,11 +10,11 @@ PIP_FLAGS := --quiet --disable-pip-version-check
 # Tests that start Ray leave the second core to it.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help env env-vllm browser demo dry-run test test-unit test-contract test-e2e test-vllm mutants lint types format bench-probes clean
+.PHONY: help env env-vllm browser demo dry-run test test-unit test-contract test-e2e test-vllm mutants lint types format bench-probes bench-overhead bench-fidelity bench-tabular clean
 
 help:
 	@sed -n 's/^# //p;s/^## //p' Makefile | head -2
-	@echo "targets: env env-vllm browser demo dry-run test test-unit test-contract test-e2e test-vllm mutants lint types format bench-probes clean"
+	@echo "targets: env env-vllm browser demo dry-run test test-unit test-contract test-e2e test-vllm mutants lint types format bench-probes bench-overhead bench-fidelity bench-tabular clean"
 
 env: $(VENV)/.installed
 env-vllm: $(VENV_VLLM)/.installed
@@ -85,6 +85,16 @@ format: env
 
 bench-probes: env
 	OMP_NUM_THREADS=2 $(BIN)/python benchmarks/probe_overhead.py
+
+bench-overhead: env
+	OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive $(BIN)/python benchmarks/overhead.py --page docs/overhead.md
+
+bench-fidelity: env
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fidelity.py
+
+bench-tabular: env
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/tabular_gradient.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/return_equivalence.py
 
 clean:
 	rm -rf $(VENV) $(VENV_VLLM) demo_output .pytest_cache .mypy_cache .ruff_cache .hypothesis

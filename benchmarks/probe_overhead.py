@@ -1,14 +1,11 @@
-"""What probes cost on top of the log-prob pass of a trace, on CPU.
+"""What probes cost on top of the log-prob pass of a trace, on CPU: one size, many rounds, all three backends.
 
 Times, interleaved in one process: the plain pass (forward and log-probs of the trace's tokens), and the same
 plus K probes of A tokens with each backend. Ratios are taken within a round, then the median over rounds; low
 and high are a bootstrap 95% interval of that median. The floor is (T + K*A) / T: the cost if a probe token cost
 what a trace token costs. Wall time is the headline; CPU time of all threads (`*_cpu_*`) is kept beside it, since
 it is what other jobs on the machine disturb least. Peak memory comes from a fresh process for every T, with K/T
-kept fixed.
-
-The model is random and Qwen3-shaped; its vocabulary is small (8,192), so that the LM head takes the share of the
-work it has in a real model of several billion parameters, and not most of it.
+kept fixed. Over a grid of sizes: `overhead.py`.
 
     OMP_WAIT_POLICY=passive python benchmarks/probe_overhead.py
 """
@@ -17,24 +14,15 @@ from __future__ import annotations
 
 import argparse
 import math
-import random
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
+from probe_passes import VOCAB_SIZE, ProbeSizes, build_model, make_passes, peak_growth, rotated, time_round
 from record import with_interval, write_record
-from torch import Tensor
 
-from rredcot_plugin.probes import build_layout, capture_trunk, forward_batched, forward_packed, forward_probes
-from rredcot_plugin.probes.layout import ProbeSpec
-from rredcot_plugin.probes.log_probs import selected_log_probs
-
-VOCAB_SIZE = 8192
 MEMORY_TOKENS = (1024, 2048, 4096)
 OUTPUT = Path(__file__).parent / "results" / "probe_overhead.json"
 
@@ -54,70 +42,25 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def build_model() -> torch.nn.Module:
-    config = transformers.Qwen3Config(
-        vocab_size=VOCAB_SIZE, hidden_size=512, intermediate_size=1536, num_hidden_layers=8,
-        num_attention_heads=8, num_key_value_heads=4, head_dim=64, max_position_embeddings=65536,
-        tie_word_embeddings=False,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    return transformers.AutoModelForCausalLM.from_config(config).eval()
-
-
-def make_methods(args: argparse.Namespace, model: torch.nn.Module) -> dict[str, Callable[[], Tensor | None]]:
-    """Each does the trace's log-prob pass; all but `plain` return the probes' log-probs as well."""
-    rng = random.Random(0)
-    trace = [rng.randrange(VOCAB_SIZE) for _ in range(args.tokens)]
-    boundaries = sorted(rng.sample(range(1, args.tokens + 1), args.probes))
-    specs: list[ProbeSpec] = [
-        (b, [rng.randrange(VOCAB_SIZE) for _ in range(args.probe_tokens)], args.bridge_tokens) for b in boundaries
-    ]
-    ids = torch.tensor(trace)
-
-    def plain() -> None:
-        logits = model(input_ids=ids[None], use_cache=False).logits[0]
-        selected_log_probs(logits[:-1], ids[1:])
-
-    def cached() -> Tensor:
-        layout = build_layout([specs], [trace])
-        with capture_trunk(model) as captured:
-            plain()
-        return forward_probes(model, captured, layout, [(0, 0, len(trace))])
-
-    def packed() -> Tensor:
-        logits, probes = forward_packed(model, [ids], build_layout([specs], [trace]))
-        selected_log_probs(logits[:-1], ids[1:])
-        return probes
-
-    def batched() -> Tensor:
-        plain()
-        return forward_batched(model, [specs], [trace])
-
-    return {"plain": plain, "cached": cached, "packed": packed, "batched": batched}
-
-
-def measure_times(args: argparse.Namespace, model: torch.nn.Module) -> dict[str, dict[str, list[float]]]:
+def measure_times(
+    args: argparse.Namespace, sizes: ProbeSizes, model: torch.nn.Module
+) -> dict[str, dict[str, list[float]]]:
     """Seconds of every run by clock; the order in a round rotates, batched runs in the first rounds only."""
-    methods = make_methods(args, model)
-    expected = methods["cached"]()
-    clocks = {"wall": time.perf_counter, "cpu": time.process_time}
-    seconds: dict[str, dict[str, list[float]]] = {clock: {name: [] for name in methods} for clock in clocks}
+    passes = make_passes(sizes, model)
+    expected = passes["cached"]()
+    assert expected is not None
+    seconds: dict[str, dict[str, list[float]]] = {
+        clock: {name: [] for name in passes} for clock in ("wall", "cpu")
+    }
     for round_index in range(args.repeats):
-        names = ["plain", "cached", "packed"]
-        names = names[round_index % 3 :] + names[: round_index % 3]
+        names = rotated(["plain", "cached", "packed"], round_index)
         if round_index < args.batched_repeats:
             names.append("batched")
-        for name in names:
-            start = {clock: now() for clock, now in clocks.items()}
-            result = methods[name]()
-            for clock, now in clocks.items():
-                seconds[clock][name].append(now() - start[clock])
-            if result is not None:
-                torch.testing.assert_close(result, expected, rtol=0, atol=1e-3)
-        print(
-            f"round {round_index}: " + ", ".join(f"{n} {seconds['wall'][n][-1]:.2f}s" for n in names),
-            flush=True,
-        )
+        found = time_round(passes, names, expected)
+        for name, by_clock in found.items():
+            for clock, value in by_clock.items():
+                seconds[clock][name].append(value)
+        print(f"round {round_index}: " + ", ".join(f"{n} {s['wall']:.2f}s" for n, s in found.items()), flush=True)
     return seconds
 
 
@@ -133,23 +76,6 @@ def summarize_times(seconds: dict[str, dict[str, list[float]]], floor: float) ->
                 summary[f"{name}{label}_over_floor"] = with_interval([ratio / floor for ratio in ratios])
     summary["probe_overhead_vs_floor"] = summary["cached_over_floor"]
     return summary
-
-
-def run_memory_worker(args: argparse.Namespace) -> None:
-    """Print how far one pass raises this process's peak resident memory, in MiB."""
-    model = build_model()
-    warm_up = argparse.Namespace(**{**vars(args), "tokens": 64, "probes": 4})
-    make_methods(warm_up, model)[args.memory_worker]()
-    method = make_methods(args, model)[args.memory_worker]
-    before = memory_status("VmRSS")
-    method()
-    print(memory_status("VmHWM") - before)
-
-
-def memory_status(name: str) -> float:
-    """A field of /proc/self/status in MiB. Not getrusage: its peak is inherited from the parent process."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return float(next(line.split()[1] for line in lines if line.startswith(name))) / 1024
 
 
 def measure_memory(args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -186,14 +112,15 @@ def memory_exponent(rows: list[dict[str, Any]]) -> dict[str, float]:
 def main() -> None:
     args = parse_arguments()
     torch.set_num_threads(args.threads)
+    sizes = ProbeSizes(args.tokens, args.probes, args.probe_tokens, args.bridge_tokens)
     if args.memory_worker:
-        run_memory_worker(args)
+        print(peak_growth(sizes, args.memory_worker))
         return
     memory = [] if args.skip_memory else measure_memory(args)
     model = build_model()
     parameters = sum(p.numel() for p in model.parameters())
-    seconds = measure_times(args, model)
-    summary = summarize_times(seconds, (args.tokens + args.probes * args.probe_tokens) / args.tokens)
+    seconds = measure_times(args, sizes, model)
+    summary = summarize_times(seconds, sizes.floor)
     if memory:
         summary["cached_memory_exponent"] = memory_exponent(memory)
     settings = {

@@ -27,9 +27,21 @@ def with_interval(values: Sequence[float]) -> dict[str, float]:
     return {"value": float(median(values)), "low": float(low), "high": float(high)}
 
 
-def write_record(output: Path, settings: dict[str, Any], summary: Summary, raw: Any) -> None:
-    """Print the summary and write it with command, commit, machine, settings and raw rows."""
-    for name, entry in summary.items():
+def write_record(
+    output: Path,
+    settings: dict[str, Any],
+    summary: Summary,
+    raw: Any,
+    *,
+    seeds: Sequence[int] | None = None,
+    shown: Sequence[str] | None = None,
+) -> None:
+    """Print the summary and write it with command, commit, machine, settings and raw rows.
+
+    ``seeds`` of what was drawn at random go with it; ``shown`` are the entries to print, None for all.
+    """
+    for name in summary if shown is None else shown:
+        entry = summary[name]
         print(f"{name:34s} {entry['value']:8.3f}  [{entry['low']:.3f}, {entry['high']:.3f}]")
     record = {
         "benchmark": output.stem,
@@ -37,11 +49,14 @@ def write_record(output: Path, settings: dict[str, Any], summary: Summary, raw: 
         "commit": git_head(),
         "machine": describe_machine(),
         "settings": settings,
+        **({} if seeds is None else {"seeds": list(seeds)}),
         "summary": summary,
         "raw": raw,
     }
     output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(record, indent=2) + "\n")
+    half = output.with_suffix(".half")
+    half.write_text(json.dumps(record, indent=2) + "\n")
+    half.replace(output)  # whole or not at all
     print(f"written: {output}")
 
 

@@ -35,9 +35,6 @@ CREDIT_BYTES = 41
 PROBE_BYTES = 330
 """A planned probe of 12 tokens as Python objects (plan_check.json)."""
 
-CHARACTERS = 4
-"""Of a token, one byte each where the text is Latin: assumed."""
-
 
 @dataclass(frozen=True)
 class DriverMemory:
@@ -46,11 +43,10 @@ class DriverMemory:
     rows: float
     credit: float
     probes: float
-    prefixes: float
 
     @property
     def total(self) -> float:
-        return self.rows + self.credit + self.probes + self.prefixes
+        return self.rows + self.credit + self.probes
 
 
 def credit_seconds(setup: Setup) -> float:
@@ -76,15 +72,12 @@ def transfer_seconds(setup: Setup, moved: list[Transfer], *, ours: bool) -> floa
 
 
 def driver_memory(setup: Setup) -> DriverMemory:
-    """Estimated peak by part, of what rredcot holds; ``prefixes`` are the texts before every boundary of the step, which
-    planning holds at once: K − 1 of T / 2 tokens a trace."""
+    """Estimated peak by part, of what rredcot holds."""
     if setup.estimator == "none":
-        return DriverMemory(0.0, 0.0, 0.0, 0.0)
+        return DriverMemory(0.0, 0.0, 0.0)
     tokens = setup.traces * setup.response_length
-    held = setup.states if setup.estimator == "support" else 0
     return DriverMemory(
         rows=ROW_BYTES * tokens,
         credit=CREDIT_BYTES * tokens,
         probes=PROBE_BYTES * setup.traces * setup.probes_a_trace,
-        prefixes=held * CHARACTERS * tokens / 2,
     )

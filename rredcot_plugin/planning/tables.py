@@ -76,7 +76,7 @@ def _memory(plan: Plan) -> Table:
         added = f"{phase.added / 1e9:.2f}" if phase.added else ""
         table.add_row(phase.name, f"{phase.bytes / 1e9:.1f}", added, phase.note)
     d = plan.driver
-    parts = f"rows {in_units(d.rows)}, credit {in_units(d.credit)}, probes {in_units(d.probes + d.prefixes)}"
+    parts = f"rows {in_units(d.rows)}, credit {in_units(d.credit)}, probes {in_units(d.probes)}"
     table.add_row("rredcot's on the driver", f"{d.total / 1e9:.1f}", "", parts)
     return table
 

@@ -1,0 +1,1 @@
+"""The GPU benchmark of the probes: `run.py`."""

@@ -1,0 +1,1 @@
+"""Policies small enough to enumerate, for evidence without sampling noise."""
