@@ -1,0 +1,272 @@
+"""Values and credit of every estimator against Monte-Carlo values, on tiny reasoners and five task families.
+
+    OMP_NUM_THREADS=1 python benchmarks/fidelity.py
+    OMP_NUM_THREADS=1 python benchmarks/fidelity.py --quick
+    OMP_NUM_THREADS=1 python benchmarks/fidelity.py --diagnose
+
+A family's model answers held-out questions, in batches of prompts × group rollouts as a training step has them; a
+segment is a line. Some rollouts of the last batch are judged: from every boundary of theirs the model continues 32
+times (the reference) and 4 times more (``monte_carlo_4``). Estimators run through ``assign_credit``; where they
+calibrate, the earlier batches of the same, standing model are the window of past steps.
+
+``pearson_value``: V̂_k and reference over the boundaries behind the prompt; ``pearson_delta``: V̂_k − V̂_{k−1}, the
+answer's own segment left out, since R is in it on both sides; ``blame``: in wrong traces, the chance that the segment
+with the first wrong line has less credit than another one of the trace (area under the curve within a trace).
+``/correct`` and ``/wrong`` are traces by their own outcome. ``ceiling`` is what the true values would reach against
+this reference. Intervals: bootstrap over prompts, 95%. Results of every stage are kept in ``--cache``: an interrupted
+run goes on from there, a file that does not hold what was written is named and made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lab.agreement import Interval, Pairs, blame, ceiling, mean, pearson, rmse, spearman
+from lab.diagnose import diagnose
+from lab.estimators import ESTIMATORS, Workbench, config_of
+from lab.models import CleanTraining, load_models
+from lab.picture import draw
+from lab.rollouts import Actor, Reference, reference_values, sample_batch
+from lab.store import Store
+from lab.tasks import FAMILIES, Family
+from record import Summary, write_record
+
+from rredcot_plugin.demo.reasoner import build_tokenizer
+
+OUTPUT = Path(__file__).parent / "results" / "fidelity.json"
+CACHE = Path(__file__).parent.parent / "outputs" / "fidelity"
+TARGETS = {"pearson_value": 0.92, "pearson_delta": 0.70}
+SHOWN = ("pearson_value", "spearman_value", "rmse_value", "pearson_delta", "spearman_delta", "blame")
+KEPT = ("default", "support")
+"""Estimators whose values are written out, place by place."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """``past`` batches and one more of ``prompts`` × ``group`` rollouts; ``judged`` rollouts of each prompt."""
+
+    prompts: int = 24
+    group: int = 8
+    past: int = 4
+    judged: int = 4
+    samples: int = 32
+    few: int = 4
+    seed: int = 0
+
+
+QUICK = Sizes(prompts=8, group=4, past=1, judged=2)
+QUICK_TRAINING = CleanTraining(steps=120)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The places of one family at which estimates are compared; ``at`` are the judged rows."""
+
+    bench: Workbench
+    at: list[int]
+    reference: Reference
+    mistakes: dict[int, int]
+    """Row -> segment of its first wrong line, for wrong rows with at least two segments."""
+
+    @property
+    def places(self) -> tuple[np.ndarray, np.ndarray]:
+        """Rows and numbers of the states behind the prompt."""
+        counts = self.bench.segments[-1].num_segments.tolist()
+        found = [(row, k) for row in self.at for k in range(1, counts[row])]
+        rows, states = np.array(found, dtype=np.int64).reshape(-1, 2).T
+        return rows, states
+
+    @property
+    def outcomes(self) -> np.ndarray:
+        found: np.ndarray = self.bench.batches[-1].rows.rollouts.outcomes.numpy()
+        return found
+
+
+def prepare(family: Family, model: Any, sizes: Sizes, training: CleanTraining, store: Store) -> Judged:
+    """Rollouts and references of a family, from the store where it has them."""
+    actor = Actor(family, model, build_tokenizer())
+    questions = family.problems("val", sizes.prompts * (sizes.past + 1), sizes.seed)
+    # files of another model must not be taken for this one's
+    marked = Store(store.folder / (family.name if family.model == "demo" else f"{family.name}_{training.steps}"))
+    batches = [
+        sample_batch(
+            actor,
+            questions[i * sizes.prompts : (i + 1) * sizes.prompts],
+            sizes.group,
+            sizes.seed + 1 + i,
+            marked,
+            f"rollouts_{i}",
+        )
+        for i in range(sizes.past + 1)
+    ]
+    segments = [config_of("default").build_segmenter()(batch.rows.rollouts) for batch in batches]
+    at = [row for row in range(sizes.prompts * sizes.group) if row % sizes.group < sizes.judged]
+    seed = sizes.seed + 1000
+    reference = reference_values(actor, batches[-1], segments[-1], at, sizes.samples, sizes.few, seed, marked)
+    bench = Workbench(actor, batches, segments, reference)
+    return Judged(bench, at, reference, _mistakes(bench, at))
+
+
+def _mistakes(bench: Workbench, at: list[int]) -> dict[int, int]:
+    batch, counts = bench.batches[-1], bench.segments[-1].num_segments.tolist()
+    texts, outcomes = batch.rows.rollouts.texts, batch.rows.rollouts.outcomes.tolist()
+    found = {}
+    for row in at:
+        mistake = bench.actor.family.first_mistake(batch.questions[row], texts[row])
+        if outcomes[row] == 0 and mistake is not None and counts[row] > 1:
+            found[row] = min(mistake, counts[row] - 1)
+    return found
+
+
+def judge(judged: Judged, values: np.ndarray) -> dict[str, Interval]:
+    """All measures of one estimator's values (B, S)."""
+    rows, states = judged.places
+    prompts = np.array([int(g) for g in judged.bench.batches[-1].rows.rollouts.group_ids])[rows]
+    truth = judged.reference.values
+    value = Pairs(values[rows, states], truth[rows, states], prompts)
+    before = Pairs(values[rows, states - 1], truth[rows, states - 1], prompts)
+    delta = Pairs(value.estimate - before.estimate, value.reference - before.reference, prompts)
+    right = judged.outcomes[rows] > 0.5
+    found = {}
+    for name, pairs in (("value", value), ("delta", delta)):
+        found |= {
+            f"pearson_{name}": pearson(pairs),
+            f"spearman_{name}": spearman(pairs),
+            f"rmse_{name}": rmse(pairs),
+        }
+        found |= {f"pearson_{name}/correct": pearson(pairs.where(right))}
+        found |= {f"pearson_{name}/wrong": pearson(pairs.where(~right))}
+    return found | {"blame": _blamed(judged, values)}
+
+
+def _blamed(judged: Judged, values: np.ndarray) -> Interval:
+    counts = judged.bench.segments[-1].num_segments.tolist()
+    groups = [int(g) for g in judged.bench.batches[-1].rows.rollouts.group_ids]
+    found = []
+    for row, mistake in judged.mistakes.items():
+        path = np.append(values[row, : counts[row]], judged.outcomes[row])
+        found.append(blame(np.diff(path), mistake))
+    return mean(np.array(found), np.array([groups[row] for row in judged.mistakes]))
+
+
+def ceilings(judged: Judged) -> dict[str, Interval]:
+    """What the true values would reach, and the reference's standard error (root mean square)."""
+    rows, states = judged.places
+    truth, noise = judged.reference.values, judged.reference.noise
+    deltas = truth[rows, states] - truth[rows, states - 1]
+    numbers = {
+        "ceiling_value": ceiling(truth[rows, states], noise[rows, states]),
+        "ceiling_delta": ceiling(deltas, noise[rows, states] + noise[rows, states - 1]),
+        "reference_standard_error": float(np.sqrt(noise[rows, states].mean())),
+        "accuracy": float(judged.outcomes.mean()),
+        "boundaries": float(len(rows)),
+    }
+    return {name: {"value": x, "low": x, "high": x} for name, x in numbers.items()}
+
+
+def compact(judged: Judged, estimates: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Places of a family as short lines: a JSON list of numbers would take a line each."""
+    rows, states = judged.places
+    columns = [judged.reference.values, *(estimates[name] for name in KEPT)]
+    lines = [
+        f"{row} {k} {judged.outcomes[row]:.0f} " + " ".join(f"{x[row, k]:.3f}" for x in columns)
+        for row, k in zip(rows, states, strict=True)
+    ]
+    start = [f"{row} 0 " + " ".join(f"{x[row, 0]:.3f}" for x in columns) for row in judged.at]
+    names = ["row", "state", "outcome", "reference", *KEPT]
+    return {"columns": names, "places": lines, "prompts": start, "first_mistakes": str(judged.mistakes)}
+
+
+def show(name: str, summary: Summary) -> None:
+    """One family's table."""
+    facts = {key: summary[f"{name}/{key}"]["value"] for key in ("ceiling_value", "ceiling_delta", "accuracy")}
+    error, places = (summary[f"{name}/{key}"]["value"] for key in ("reference_standard_error", "boundaries"))
+    print(
+        f"\n{name} ({FAMILIES[name].kind}): {places:.0f} boundaries, accuracy {facts['accuracy']:.2f}, standard error "
+        f"{error:.3f}, ceiling {facts['ceiling_value']:.3f} value, {facts['ceiling_delta']:.3f} delta"
+    )
+    print(f"{'':26s}" + "".join(f"{column:>22s}" for column in SHOWN))
+    for estimator in ESTIMATORS:
+        cells = [summary[f"{name}/{estimator}/{column}"] for column in SHOWN]
+        print(f"{estimator:26s}" + "".join(f"{c['value']:8.2f} [{c['low']:5.2f},{c['high']:5.2f}]" for c in cells))
+
+
+def worst(summary: Summary, families: list[str]) -> Summary:
+    """The default's two headline numbers on the family where they are lowest.
+
+    A family without a number (references that do not vary) is named, and there is no headline then.
+    """
+    found: Summary = {}
+    for measure, target in TARGETS.items():
+        entries = {name: summary[f"{name}/default/{measure}"] for name in families}
+        unknown = [name for name, entry in entries.items() if not math.isfinite(entry["value"])]
+        if unknown:
+            print(f"{measure} of the default: no number on {', '.join(unknown)}, so no worst family")
+            continue
+        at = min(families, key=lambda name: entries[name]["value"])
+        verdict = "reached" if entries[at]["value"] >= target else "MISSED"
+        print(
+            f"{measure} of the default, worst family ({at}): {entries[at]['value']:.3f}, target {target}: {verdict}"
+        )
+        found[measure] = entries[at]
+    return found
+
+
+def without_unknown(summary: Summary) -> Summary:
+    """JSON has no NaN: entries without a number are named and left out."""
+    unknown = [name for name, entry in summary.items() if not all(map(math.isfinite, entry.values()))]
+    if unknown:
+        print(f"{len(unknown)} entries have no number (nothing varies there): {', '.join(unknown[:8])}, …")
+    return {name: entry for name, entry in summary.items() if name not in unknown}
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="small sizes: shows that it runs, measures nothing")
+    parser.add_argument("--diagnose", action="store_true", help="also print what limits the default, per family")
+    parser.add_argument("--families", nargs="+", choices=list(FAMILIES), default=list(FAMILIES), metavar="NAME")
+    parser.add_argument("--steps", type=int, default=CleanTraining.steps, help="training steps of the clean model")
+    parser.add_argument("--cache", type=Path, default=CACHE, help="folder for models, rollouts and references")
+    parser.add_argument("--output", type=Path, default=OUTPUT, help="where the JSON and the PNG go")
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = parse_arguments()
+    torch.set_num_threads(1)
+    begin = time.process_time()
+    sizes, training = (QUICK, QUICK_TRAINING) if args.quick else (Sizes(), CleanTraining(steps=args.steps))
+    store = Store(args.cache / ("quick" if args.quick else "full"))
+    models = load_models(store, training, {FAMILIES[name].model for name in args.families})
+    settings = {"sizes": asdict(sizes), "training": asdict(training), "targets": TARGETS}
+    seeds = [sizes.seed, training.seed]
+    summary: Summary = {}
+    raw: dict[str, Any] = {}
+    for name in args.families:
+        judged = prepare(FAMILIES[name], models[FAMILIES[name].model], sizes, training, store)
+        estimates = {estimator: judged.bench.values(estimator) for estimator in ESTIMATORS}
+        measured = ceilings(judged)
+        for estimator, values in estimates.items():
+            measured |= {f"{estimator}/{key}": entry for key, entry in judge(judged, values).items()}
+        summary |= {f"{name}/{key}": entry for key, entry in measured.items()}
+        raw[name] = compact(judged, estimates)
+        show(name, summary)
+        # written behind every family, so that an interrupted run leaves what it has, and says which families
+        headline = worst(summary, list(raw))
+        spent = {"families": list(raw), "cpu_seconds": time.process_time() - begin}
+        entries = headline | without_unknown(summary)
+        write_record(args.output, settings | spent, entries, raw, seeds=seeds, shown=list(headline))
+        draw(args.output.with_suffix(".png"), summary, list(raw), list(ESTIMATORS))
+        if args.diagnose:
+            diagnose(judged, judge)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""What limits the default: other features, windows and fits on the same rollouts, against the same reference."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from lab.estimators import Workbench, config_of
+from lab.extra_features import EXTRA, extra_features
+from rredcot_plugin.groups import group_stats
+from rredcot_plugin.pipeline import assign_credit
+from rredcot_plugin.values.calibration import LabelledStates, OutcomeCalibrator, fold_of_groups
+from rredcot_plugin.values.features import NAMES, boundary_features
+
+if TYPE_CHECKING:
+    from fidelity import Judged
+
+PROBE = ("logit_value",)
+LOG_PROBS = tuple(name for name in NAMES if "log_prob" in name)
+ENTROPIES = tuple(name for name in NAMES if "entropy" in name)
+
+
+def without(*names: str) -> list[str]:
+    return [name for name in NAMES if name not in names]
+
+
+def variants() -> dict[str, tuple[list[str], int]]:
+    """Name -> features and window; the first one is the default."""
+    sets = {
+        "default features": list(NAMES),
+        "without the probe": without(*PROBE),
+        "probe alone": list(PROBE),
+        "without log-probs": without(*LOG_PROBS),
+        "without entropies": without(*ENTROPIES),
+        "without others' mean": without("logit_others_mean"),
+        **{f"+ {name}": [*NAMES, *columns] for name, columns in EXTRA.items()},
+        "+ all of these": [*NAMES, *(column for columns in EXTRA.values() for column in columns)],
+    }
+    found = {name: (columns, 4) for name, columns in sets.items()}
+    for window in (0, 1, 2):
+        found[f"default features, window {window}"] = (list(NAMES), window)
+    return found
+
+
+class Table:
+    """Features by name of every state of every batch, (B, S) each, and what a calibrator needs beside them."""
+
+    def __init__(self, bench: Workbench) -> None:
+        self.bench = bench
+        self.columns = [self._batch(index) for index in range(len(bench.batches))]
+
+    def _batch(self, index: int) -> dict[str, torch.Tensor]:
+        bench, rollouts = self.bench, self.bench.batches[index].rows.rollouts
+        config, segments = config_of("support"), bench.segments[index]
+        credit = assign_credit(rollouts, config, segments=segments, probed=bench.probed(index, config))
+        stats = group_stats(rollouts.outcomes, rollouts.group_ids, torch.isfinite(rollouts.outcomes))
+        found = boundary_features(rollouts, segments, credit.values.clamp(0, 1), stats, stats.others_mean)
+        own = dict(zip(NAMES, found.unbind(2), strict=True))
+        return own | extra_features(bench, index, own)
+
+    def values(self, names: Sequence[str], window: int, first: int = 1) -> np.ndarray:
+        """Cross-fitted values of the last batch; ``first`` 0 fits the prompt's state as well."""
+        calibrator = OutcomeCalibrator(window=window)
+        for index in range(max(0, len(self.columns) - 1 - window), len(self.columns)):
+            states, fold, at = self.states(index, names, first)
+            fitted = calibrator.calibrate(states, fold)
+        if fitted is None:
+            raise ValueError(f"{self.bench.actor.family.name}: all outcomes are the same, nothing to fit")
+        rollouts = self.bench.batches[-1].rows.rollouts
+        prior = group_stats(rollouts.outcomes, rollouts.group_ids, torch.isfinite(rollouts.outcomes)).others_mean
+        values = prior[:, None].expand(at.shape).clone()
+        values[at] = fitted
+        return values.numpy()
+
+    def states(
+        self, index: int, names: Sequence[str], first: int
+    ) -> tuple[LabelledStates, torch.Tensor, torch.Tensor]:
+        rollouts, at = self.bench.batches[index].rows.rollouts, self.bench.segments[index].exists.clone()
+        at[:, :first] = False
+        features = torch.stack([self.columns[index][name].double() for name in names], dim=2)
+        weight = (at / at.sum(1, keepdim=True).clamp(min=1)).double()
+        outcome = rollouts.outcomes.double()[:, None].expand(at.shape)
+        fold = fold_of_groups(rollouts.group_ids)[:, None].expand(at.shape)[at]
+        return LabelledStates(features[at], outcome[at], weight[at]), fold, at
+
+
+def boosted(table: Table, names: Sequence[str]) -> np.ndarray:
+    """Gradient-boosted trees instead of the logistic fit, on the past batches only."""
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    past = [table.states(index, names, 0)[0] for index in range(len(table.columns) - 1)]
+    model = HistGradientBoostingClassifier(
+        max_iter=150, learning_rate=0.05, max_leaf_nodes=15, l2_regularization=5.0
+    )
+    model.fit(
+        torch.cat([p.features for p in past]).numpy(),
+        torch.cat([p.outcome for p in past]).numpy() > 0.5,
+        sample_weight=torch.cat([p.weight for p in past]).numpy(),
+    )
+    last, _, at = table.states(len(table.columns) - 1, names, 0)
+    values = np.zeros(at.shape)
+    values[at.numpy()] = model.predict_proba(last.features.numpy())[:, 1]
+    return values
+
+
+def on_reference(table: Table, judged: Judged, names: Sequence[str]) -> np.ndarray:
+    """The logistic fit with Monte-Carlo values as labels, other prompts' only: what the features could give."""
+    states, fold, at = table.states(len(table.columns) - 1, names, 0)
+    truth = torch.from_numpy(judged.reference.values)[at]
+    known = torch.isfinite(truth)
+    labelled = LabelledStates(states.features[known], truth[known], states.weight[known])
+    values = torch.zeros(at.shape)
+    fitted = OutcomeCalibrator(l2=0.1).calibrate(labelled, fold[known])
+    if fitted is None:
+        raise ValueError(f"{table.bench.actor.family.name}: all Monte-Carlo values are the same, nothing to fit")
+    rows, columns = at.nonzero().T
+    values[rows[known], columns[known]] = fitted
+    return values.numpy()
+
+
+def diagnose(judged: Judged, judge: Callable[[Judged, np.ndarray], dict[str, dict[str, float]]]) -> None:
+    """Print Pearson of value and delta, and ``blame``, of every variant."""
+    if len(judged.bench.batches) < 2 or len(judged.bench.batches[-1].rows.rollouts.outcomes.unique()) < 2:
+        print("nothing to diagnose: one batch, or outcomes that are all the same")
+        return
+    table = Table(judged.bench)
+    everything = [*NAMES, *(column for columns in EXTRA.values() for column in columns)]
+    results = {name: table.values(columns, window) for name, (columns, window) in variants().items()}
+    for label, names in (("default features", list(NAMES)), ("all features", everything)):
+        results[f"{label}, prompt fitted too"] = table.values(names, 4, first=0)
+        results[f"{label}, boosted trees"] = boosted(table, names)
+        results[f"{label}, fitted to the reference"] = on_reference(table, judged, names)
+    print(f"\n{judged.bench.actor.family.name}: {'':28s}{'value':>8s}{'delta':>8s}{'wrong V':>9s}{'blame':>8s}")
+    for name, values in results.items():
+        found = judge(judged, values)
+        cells = [found[key]["value"] for key in ("pearson_value", "pearson_delta", "pearson_value/wrong", "blame")]
+        print(f"  {name:44s}" + "".join(f"{cell:8.3f}" if math.isfinite(cell) else "       –" for cell in cells))

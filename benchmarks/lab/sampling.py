@@ -1,0 +1,86 @@
+"""Sampling many continuations of few prefixes: every distinct prefix is read once, its cache is then repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+READ_ROWS = 64
+"""Prefixes that are read together; their copies may be ``ROWS`` at once."""
+ROWS = 512
+
+Prefix = tuple[int, ...]
+
+
+@torch.inference_mode()
+def continuations(
+    model: Any, prefixes: Sequence[Prefix], budgets: Sequence[int], copies: int, seed: int
+) -> list[list[list[int]]]:
+    """``copies`` samples at temperature 1 behind each prefix, up to its budget of tokens, with the closing eos.
+
+    ``seed`` fixes the result for the same list of prefixes.
+
+    Raises:
+        ValueError: an empty prefix, or a budget under 1.
+    """
+    for prefix, budget in zip(prefixes, budgets, strict=True):
+        if not prefix or budget < 1:
+            raise ValueError(f"expected prefixes and budgets of at least one token, got {len(prefix)}, {budget}")
+    generator = torch.Generator().manual_seed(seed)
+    found: list[list[list[int]]] = [[] for _ in prefixes]
+    for batch in batches_by_length(prefixes, max(1, min(READ_ROWS, ROWS // copies))):
+        sampled = _sample(model, [prefixes[i] for i in batch], [budgets[i] for i in batch], copies, generator)
+        for i, rows in zip(batch, sampled, strict=True):
+            found[i] = rows
+    return found
+
+
+def batches_by_length(prefixes: Sequence[Prefix], size: int) -> Iterator[list[int]]:
+    order = sorted(range(len(prefixes)), key=lambda i: (len(prefixes[i]), i))
+    for start in range(0, len(order), size):
+        yield order[start : start + size]
+
+
+def _sample(
+    model: Any, prefixes: list[Prefix], budgets: list[int], copies: int, generator: torch.Generator
+) -> list[list[list[int]]]:
+    """Left padding, one cache; rows that have ended leave it when half of the rows have."""
+    eos, longest, most = model.config.eos_token_id, max(map(len, prefixes)), max(budgets)
+    tokens = torch.zeros(len(prefixes), longest, dtype=torch.int64)
+    mask = torch.zeros_like(tokens)
+    for row, prefix in enumerate(prefixes):
+        tokens[row, longest - len(prefix) :] = torch.tensor(prefix)
+        mask[row, longest - len(prefix) :] = 1
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    output = model(tokens, attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=1)
+    cache = output.past_key_values
+    cache.batch_repeat_interleave(copies)
+    logits, mask = (x.repeat_interleave(copies, 0) for x in (output.logits[:, -1], mask))
+    positions = positions[:, -1:].repeat_interleave(copies, 0)
+    budget = torch.tensor(budgets).repeat_interleave(copies)
+    out = torch.full((len(budget), most), -1)
+    rows, running = torch.arange(len(budget)), torch.ones(len(budget), dtype=torch.bool)
+    for step in range(most):
+        chosen = torch.multinomial(logits.float().softmax(-1), 1, generator=generator)
+        out[rows[running], step] = chosen[running, 0]
+        running = running & (chosen[:, 0] != eos) & (budget[rows] > step + 1)
+        if not bool(running.any()):
+            break
+        if 2 * int(running.sum()) <= len(rows):
+            keep = running.nonzero()[:, 0]
+            cache.batch_select_indices(keep)
+            rows, mask, positions, chosen, running = (x[keep] for x in (rows, mask, positions, chosen, running))
+        mask, positions = torch.cat([mask, mask.new_ones(len(mask), 1)], 1), positions + 1
+        output = model(
+            chosen,
+            attention_mask=mask,
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        cache, logits = output.past_key_values, output.logits[:, -1]
+    samples = [[token for token in row if token >= 0] for row in out.tolist()]
+    return [samples[i * copies : (i + 1) * copies] for i in range(len(prefixes))]

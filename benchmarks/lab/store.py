@@ -1,0 +1,71 @@
+"""A folder of results that survive an interruption: written whole or not at all, checked when read again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+
+Tensors = dict[str, torch.Tensor]
+
+
+class Store:
+    """``json`` and ``tensors`` return what a file holds, or make it and write it.
+
+    A file's name has a digest of the settings it was made with, so other settings make another file; its first
+    line is the digest of the rest. A file that does not agree with it is named, and made again.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def json(self, name: str, settings: Any, make: Callable[[], Any]) -> Any:
+        path = self.path(name, settings, "json")
+        body = self._read(path)
+        if body is None:
+            made = make()
+            self._write(path, json.dumps(made).encode())
+            return made
+        return json.loads(body)
+
+    def tensors(self, name: str, settings: Any, make: Callable[[], Tensors]) -> Tensors:
+        path = self.path(name, settings, "tensors")
+        body = self._read(path)
+        if body is not None:
+            try:
+                return load_tensors(body)
+            except SafetensorError as error:
+                print(f"{path}: no tensors inside ({error}); made again", flush=True)
+        made = {key: tensor.detach().clone().contiguous() for key, tensor in make().items()}
+        self._write(path, save_tensors(made))
+        return made
+
+    def path(self, name: str, settings: Any, suffix: str) -> Path:
+        digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
+        return self.folder / f"{name}-{digest}.{suffix}"
+
+    def _read(self, path: Path) -> bytes | None:
+        """The body of a whole file; None where there is none, or a broken one."""
+        if not path.exists():
+            return None
+        digest, _, body = path.read_bytes().partition(b"\n")
+        if digest == hashlib.sha256(body).hexdigest().encode():
+            return body
+        print(
+            f"{path}: corrupted (its content does not have the digest of its first line); made again", flush=True
+        )
+        return None
+
+    def _write(self, path: Path, body: bytes) -> None:
+        half = path.with_suffix(f"{path.suffix}.{os.getpid()}.half")
+        half.write_bytes(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+        half.replace(path)

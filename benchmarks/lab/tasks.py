@@ -1,0 +1,255 @@
+"""Task families of the laboratory: questions, clean solutions, rewards, and where a trace first goes wrong.
+
+    sums         chain_sum of the demo, one integer; the model learned slips (planted, low-probability mistakes)
+    sorting      number_sorting of the demo, a list of integers; slips as well
+    own_sums     chain_sum, of a model that saw clean solutions only, and too few of them: its own mistakes
+    multiples    which of some numbers are multiples of 3, accepted in any order
+    programs     straight-line code compiled to postfix; a program is run, and every form with its value is accepted
+
+The last three are answered by the same under-trained model. A line of a trace is a step; the answer stands behind
+`####`.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from rredcot_plugin.demo.prepare_data import DATA_SOURCE_PREFIX
+from rredcot_plugin.demo.reasoner import IM_END
+from rredcot_plugin.demo.reward import compute_score, extract_answer
+from rredcot_plugin.demo.tasks import ANSWER_MARKER, generate, split_of
+
+DEMO, CLEAN = "demo", "clean"
+PROGRAM = re.compile(r"[1-9+*-]{1,40}")
+TRIES = 200
+CLEAN_SHARES = {"own_sums": 0.6, "multiples": 0.2, "programs": 0.2}
+"""Of the training examples; sums are the hardest to learn."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked, one right answer, and ``data``: the statements or terms that the checks read."""
+
+    text: str
+    answer: str
+    data: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Family:
+    """``problems(split, size, seed)``; ``write``: a clean solution; ``accepts``: whether an answer is right;
+    ``right(question, number, line)``: whether a line is right as the step of that number."""
+
+    name: str
+    model: str
+    kind: str
+    problems: Callable[[str, int, int], list[Question]]
+    write: Callable[[Question, random.Random], str]
+    accepts: Callable[[Question, str], bool]
+    right: Callable[[Question, int, str], bool]
+
+    def reward(self, question: Question, response: str) -> float:
+        """1 if the answer behind the last marker is accepted, else 0; any text will do."""
+        answer = extract_answer(response.split(IM_END)[0])
+        return float(answer is not None and self.accepts(question, answer))
+
+    def first_mistake(self, question: Question, response: str) -> int | None:
+        """Number of the first line that is not right; the answer's line counts; None if all are.
+
+        Lines are the segments of ``newline``; what stands from the answer marker on is one line.
+        """
+        body = response.split(IM_END)[0]
+        steps, marker, _ = body.rpartition(ANSWER_MARKER)
+        lines = [line for line in (steps if marker else body).split("\n") if line]
+        for number, line in enumerate(lines):
+            if not self.right(question, number, line):
+                return number
+        return None if self.reward(question, response) else len(lines)
+
+
+def _demo_problems(task: str) -> Callable[[str, int, int], list[Question]]:
+    def problems(split: str, size: int, seed: int) -> list[Question]:
+        found = generate(task, "val" if split == "val" else "train", size, seed)
+        return [Question(p.question, p.answer, p.data) for p in found]
+
+    return problems
+
+
+def _demo_accepts(task: str) -> Callable[[Question, str], bool]:
+    return lambda question, answer: (
+        compute_score(f"{DATA_SOURCE_PREFIX}/{task}", f"{ANSWER_MARKER} {answer}", question.answer)["score"] == 1.0
+    )
+
+
+def _write_sum(question: Question, rng: random.Random) -> str:
+    return "\n".join([*_sum_lines(question.data), f"{ANSWER_MARKER} {question.answer}"])
+
+
+def _sum_lines(data: tuple[str, ...]) -> list[str]:
+    value, lines = int(data[0]), []
+    for operator, term in zip(data[1::2], data[2::2], strict=True):
+        result = value + int(operator + term)
+        lines.append(f"{value} {operator} {term} = {result}")
+        value = result
+    return lines
+
+
+def _sort_lines(data: tuple[str, ...]) -> list[str]:
+    left, lines = [int(x) for x in data[1:]], []
+    while len(left) > 1:
+        pick = min(left) if data[0] == "ascending" else max(left)
+        left.remove(pick)
+        lines.append(f"{pick} | {' '.join(map(str, left))}")
+    return lines
+
+
+def _write_sort(question: Question, rng: random.Random) -> str:
+    return "\n".join([*_sort_lines(question.data), f"{ANSWER_MARKER} {question.answer}"])
+
+
+def _line_is(lines: Callable[[tuple[str, ...]], list[str]]) -> Callable[[Question, int, str], bool]:
+    def right(question: Question, number: int, line: str) -> bool:
+        expected = lines(question.data)
+        return number < len(expected) and line == expected[number]
+
+    return right
+
+
+def _stream(make: Callable[[random.Random], Question]) -> Callable[[str, int, int], list[Question]]:
+    """Different questions of a split; the same list for the same arguments."""
+
+    def problems(split: str, size: int, seed: int) -> list[Question]:
+        rng = random.Random(f"{make.__name__} {split} {seed}")
+        found: dict[str, Question] = {}
+        for _ in range(size * TRIES):
+            if len(found) == size:
+                return list(found.values())
+            question = make(rng)
+            if split_of(question.text) == split:
+                found.setdefault(question.text, question)
+        raise ValueError(f"size={size}: {make.__name__} gave {len(found)} different questions of split {split!r}")
+
+    return problems
+
+
+def _make_multiples(rng: random.Random) -> Question:
+    """Which of three or four numbers of three digits are multiples of 3."""
+    numbers = [str(n) for n in rng.sample(range(100, 1000), rng.choice((3, 4)))]
+    answer = " ".join(number for number in numbers if _verdict(number) == "yes") or "none"
+    return Question(f"3: {' '.join(numbers)}", answer, tuple(numbers))
+
+
+def _verdict(number: str) -> str:
+    return "no" if int(number) % 3 else "yes"
+
+
+def _multiple_lines(data: tuple[str, ...]) -> list[str]:
+    return [f"{number} {_verdict(number)}" for number in data]
+
+
+def _write_multiples(question: Question, rng: random.Random) -> str:
+    parts = question.answer.split()
+    rng.shuffle(parts)
+    return "\n".join([*_multiple_lines(question.data), f"{ANSWER_MARKER} {' '.join(parts)}"])
+
+
+def _accepts_multiples(question: Question, answer: str) -> bool:
+    return sorted(answer.split()) == sorted(question.answer.split())
+
+
+def _make_program(rng: random.Random) -> Question:
+    """Statements such as ``a=8-3;b=2+5;c=b*a``; a variable is used once at most, the last one is the result."""
+    count = rng.choice((2, 3))
+    free: list[str] = []
+    statements = []
+    for name in "abcd"[:count]:
+        operands = []
+        for _ in range(2):
+            use = free and (rng.random() < 0.5 or (name == "abcd"[count - 1] and not operands))
+            operands.append(free.pop(rng.randrange(len(free))) if use else str(rng.randint(1, 9)))
+        statements.append(f"{name}={operands[0]}{rng.choice('+-*')}{operands[1]}")
+        free.append(name)
+    data = tuple(statements)
+    return Question(";".join(statements), list(_compile(data, None).values())[-1], data)
+
+
+def _compile(data: tuple[str, ...], rng: random.Random | None) -> dict[str, str]:
+    """Postfix of every variable; operands of + and * in random order where ``rng`` is given."""
+    code: dict[str, str] = {}
+    for statement in data:
+        name, (left, operator, right) = statement[0], statement[2:]
+        parts = [code.get(left, left), code.get(right, right)]
+        if rng is not None and operator in "+*":
+            rng.shuffle(parts)
+        code[name] = "".join(parts) + operator
+    return code
+
+
+def _write_program(question: Question, rng: random.Random) -> str:
+    code = _compile(question.data, rng)
+    lines = [f"{name}:{program}" for name, program in code.items()]
+    return "\n".join([*lines, f"{ANSWER_MARKER} {list(code.values())[-1]}"])
+
+
+def run_program(program: str) -> int | None:
+    """Value of a postfix program over single digits; None if it is not one.
+
+    >>> run_program("25+83-*"), run_program("2+")
+    (35, None)
+    """
+    if not PROGRAM.fullmatch(program):
+        return None
+    stack: list[int] = []
+    for token in program:
+        if token.isdigit():
+            stack.append(int(token))
+            continue
+        if len(stack) < 2:
+            return None
+        right, left = stack.pop(), stack.pop()
+        stack.append(left + right if token == "+" else left - right if token == "-" else left * right)
+    return stack[0] if len(stack) == 1 else None
+
+
+def _accepts_program(question: Question, answer: str) -> bool:
+    return run_program(answer) == run_program(question.answer)
+
+
+def _right_program(question: Question, number: int, line: str) -> bool:
+    expected = list(_compile(question.data, None).items())
+    name, colon, program = line.partition(":")
+    if number >= len(expected) or not colon or name != expected[number][0]:
+        return False
+    return run_program(program) == run_program(expected[number][1])
+
+
+FAMILIES: dict[str, Family] = {
+    f.name: f
+    for f in (
+        Family("sums", DEMO, "one integer; planted slips", _demo_problems("chain_sum"), _write_sum,
+               _demo_accepts("chain_sum"), _line_is(_sum_lines)),
+        Family("sorting", DEMO, "list of integers; planted slips", _demo_problems("number_sorting"), _write_sort,
+               _demo_accepts("number_sorting"), _line_is(_sort_lines)),
+        Family("own_sums", CLEAN, "one integer; own mistakes", _demo_problems("chain_sum"), _write_sum,
+               _demo_accepts("chain_sum"), _line_is(_sum_lines)),
+        Family("multiples", CLEAN, "set of numbers, any order; own mistakes", _stream(_make_multiples),
+               _write_multiples, _accepts_multiples, _line_is(_multiple_lines)),
+        Family("programs", CLEAN, "code, run to be judged, several forms; own mistakes", _stream(_make_program),
+               _write_program, _accepts_program, _right_program),
+    )
+}  # fmt: skip
+
+
+def clean_examples(size: int, seed: int) -> Iterator[tuple[str, str]]:
+    """Questions of the training split with clean solutions, the families of the clean model by ``CLEAN_SHARES``."""
+    rng = random.Random(seed)
+    pairs = []
+    for name, share in CLEAN_SHARES.items():
+        family = FAMILIES[name]
+        pairs += [(q.text, family.write(q, rng)) for q in family.problems("train", math.ceil(size * share), seed)]
+    rng.shuffle(pairs)
+    yield from pairs[:size]

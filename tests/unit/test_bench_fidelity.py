@@ -1,0 +1,139 @@
+"""The fidelity benchmark: families, sampling, the store, agreement, and the whole of it on a few rollouts."""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from lab.agreement import Pairs, blame, ceiling, pearson, rmse, spearman
+from lab.diagnose import Table
+from lab.estimators import ESTIMATORS, Workbench, config_of
+from lab.models import CleanTraining, build_clean
+from lab.rollouts import Actor, reference_values, sample_batch
+from lab.sampling import continuations
+from lab.store import Store
+from lab.tasks import FAMILIES, run_program
+
+from rredcot_plugin.demo.reasoner import CHECKPOINT, build_tokenizer
+from rredcot_plugin.values.features import NAMES
+
+
+@pytest.mark.parametrize("name", list(FAMILIES))
+def test_clean_solutions_are_rewarded_and_without_mistake(name: str) -> None:
+    family = FAMILIES[name]
+    questions = family.problems("val", 20, 0)
+    assert len({q.text for q in questions}) == 20
+    for question in questions:
+        solution = family.write(question, random.Random(1))
+        assert family.reward(question, solution) == 1.0
+        assert family.first_mistake(question, solution) is None
+        lines = solution.split("\n")
+        wrong = "\n".join([lines[0], "7 7 7", *lines[2:]])
+        assert family.first_mistake(question, wrong) == 1
+        assert family.first_mistake(question, "\n".join([*lines[:-1], "#### 12345"])) == len(lines) - 1
+
+
+def test_programs_are_accepted_in_any_form_and_never_trusted() -> None:
+    family = FAMILIES["programs"]
+    question = next(q for q in family.problems("val", 40, 0) if "+" in q.data[0])
+    left, right = question.data[0][2], question.data[0][4]
+    assert family.right(question, 0, f"a:{right}{left}+") and family.right(question, 0, f"a:{left}{right}+")
+    assert not family.right(question, 0, f"b:{left}{right}+")
+    assert [run_program(p) for p in ("", "+", "12", "__import__", "1" * 99, "93-")] == [None] * 5 + [6]
+
+
+def test_continuations_follow_the_model_and_the_seed() -> None:
+    tokenizer = build_tokenizer()
+    model = build_clean(tokenizer, CleanTraining(width=32, layers=1)).eval()
+    prefixes = [(5, 6, 7), (9,), (5, 6, 7, 8, 9)]
+    first = continuations(model, prefixes, [4, 1, 3], 200, 0)
+    assert first == continuations(model, prefixes, [4, 1, 3], 200, 0)
+    assert first != continuations(model, prefixes, [4, 1, 3], 200, 1)
+    assert [max(map(len, rows)) for rows in first] == [4, 1, 3]
+    model.lm_head.weight.data.mul_(12)  # sharp, so that frequencies say something
+    with torch.no_grad():
+        expected = model(torch.tensor([prefixes[2]])).logits[0, -1].softmax(-1)
+    drawn = [row[0] for row in continuations(model, prefixes, [1, 1, 1], 400, 2)[2]]
+    top = int(expected.argmax())
+    assert abs(drawn.count(top) / 400 - float(expected[top])) < 0.1
+    with pytest.raises(ValueError, match="budgets"):
+        continuations(model, [(1,)], [0], 1, 0)
+
+
+def test_store_makes_a_broken_file_again_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store, made = Store(tmp_path), []
+
+    def make() -> list[int]:
+        made.append(1)
+        return [1, 2]
+
+    assert [store.json("x", {"n": 1}, make) for _ in range(2)] == [[1, 2]] * 2 and len(made) == 1
+    store.json("x", {"n": 2}, make)
+    assert len(made) == 2
+    path = store.path("x", {"n": 1}, "json")
+    path.write_bytes(path.read_bytes()[:-1])
+    assert store.json("x", {"n": 1}, make) == [1, 2] and len(made) == 3
+    assert str(path) in capsys.readouterr().out
+    tensors = store.tensors("y", {}, lambda: {"a": torch.ones(2)})
+    assert torch.equal(store.tensors("y", {}, dict)["a"], tensors["a"])
+    assert not list(tmp_path.glob("*.half"))
+
+
+def test_agreement_against_numpy() -> None:
+    rng = np.random.default_rng(0)
+    x, prompt = rng.normal(size=200), np.repeat(np.arange(20), 10)
+    pairs = Pairs(x + rng.normal(size=200), x, prompt)
+    entry = pearson(pairs)
+    assert entry["value"] == pytest.approx(np.corrcoef(pairs.estimate, x)[0, 1])
+    assert entry["low"] < entry["value"] < entry["high"] and entry["high"] - entry["low"] < 0.3
+    assert spearman(Pairs(np.exp(x), x, prompt))["value"] == pytest.approx(1.0)
+    assert rmse(Pairs(x + 2, x, prompt))["value"] == pytest.approx(2.0)
+    assert pearson(Pairs(np.ones(200), x, prompt))["value"] == 0.0
+    assert ceiling(x, np.zeros(200)) == 1.0 and ceiling(x, np.full(200, x.var())) == 0.0
+    assert blame(np.array([0.2, 0.1, 0.1]), 1) == 0.75
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Workbench:
+    from transformers import Qwen3ForCausalLM
+
+    store = Store(tmp_path_factory.mktemp("cache"))
+    model = Qwen3ForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.float32).eval()
+    actor = Actor(FAMILIES["sums"], model, build_tokenizer())
+    questions = actor.family.problems("val", 8, 0)
+    batches = [sample_batch(actor, questions[i : i + 4], 4, i, store, "rollouts") for i in (0, 4)]
+    segments = [config_of("default").build_segmenter()(batch.rows.rollouts) for batch in batches]
+    reference = reference_values(actor, batches[-1], segments[-1], [0, 1], 8, 4, 0, store)
+    return Workbench(actor, batches, segments, reference)
+
+
+def test_reference_is_the_outcome_where_nothing_is_left_to_chance(bench: Workbench) -> None:
+    assert bench.reference is not None
+    known = np.isfinite(bench.reference.values)
+    assert known.sum() == int(bench.segments[-1].num_segments[:2].sum())
+    assert ((bench.reference.values[known] * 8) % 1 == 0).all()
+    assert bench.reference.values[0, 0] == bench.reference.values[1, 0]  # the same prompt
+
+
+def test_every_estimator_has_values_and_they_differ(bench: Workbench) -> None:
+    found = {name: bench.values(name) for name in ESTIMATORS}
+    for suffix in ("", "+outcome"):  # sums have one right form, which is all that a group can propose
+        truth, group = f"ground_truth{suffix}", "default" if suffix else "support"
+        assert np.array_equal(found.pop(truth), found[group])
+    assert {values.shape for values in found.values()} == {tuple(bench.segments[-1].exists.shape)}
+    assert len({values.tobytes() for values in found.values()}) == len(found)
+    assert bench.reference is not None
+    for k in range(int(bench.segments[-1].num_segments[0]) - 1):
+        assert found["monte_carlo_4"][0, k + 1] == pytest.approx(bench.reference.few[0, k + 1])
+
+
+def test_the_diagnosis_starts_from_the_default_itself(bench: Workbench) -> None:
+    values, exists = bench.values("default"), bench.segments[-1].exists.numpy()
+    assert Table(bench).values(list(NAMES), 4)[exists] == pytest.approx(values[exists], abs=1e-4)
