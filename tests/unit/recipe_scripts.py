@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from rredcot_plugin.dry_run.batches import check_batches
+
 RECIPES = Path(__file__).parents[2] / "recipes"
 Argv = Callable[..., tuple[str, ...]]
 Compose = Callable[[Sequence[str]], Any]
@@ -100,22 +102,6 @@ def verls_configuration() -> Iterator[Compose]:
         yield build
 
 
-def check_batches(config: Any) -> None:
-    """What verl would find out only on the GPUs."""
-    rollout, actor = config.actor_rollout_ref.rollout, config.actor_rollout_ref.actor
-    gpus = config.trainer.nnodes * config.trainer.n_gpus_per_node
-    split = actor.megatron.tensor_model_parallel_size if actor.strategy == "megatron" else 1
-    ranks = gpus // split
-    assert gpus % split == 0 and gpus % rollout.tensor_model_parallel_size == 0
-    assert config.data.train_batch_size % actor.ppo_mini_batch_size == 0
-    assert config.data.train_batch_size * rollout.n % ranks == 0
-    assert actor.ppo_mini_batch_size * rollout.n % ranks == 0
-    length = config.data.max_prompt_length + config.data.max_response_length
-    assert rollout.max_model_len >= length
-    if actor.use_dynamic_bsz:
-        assert min(actor.ppo_max_token_len_per_gpu, rollout.log_prob_max_token_len_per_gpu) >= length
-
-
 def let_vllm_know_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     """The only question that validate_config asks vLLM: whether it knows this LoRA rank."""
     module = ModuleType("verl.workers.rollout.vllm_rollout.utils")
@@ -125,7 +111,7 @@ def let_vllm_know_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check(config: Any) -> None:
-    """verl's own check before it starts anything, and ours of the batch sizes."""
+    """verl's own check before it starts anything, and the dry run's of the batch sizes."""
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config
 

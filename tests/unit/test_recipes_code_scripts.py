@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import torch
 
+from rredcot_plugin.dry_run.batches import check_batches
+from rredcot_plugin.dry_run.errors import RecipeError
 from rredcot_plugin.encoding import ProbeEncoder
 from rredcot_plugin.integrations.verl.settings import read_settings, why_not_in_pass
 from rredcot_plugin.probing import ProbePlan, plan_probes
@@ -22,7 +24,6 @@ from tests.unit.recipe_scripts import (
     Compose,
     argv_reader,
     check,
-    check_batches,
     verls_configuration,
 )
 from tests.unit.reference import pieces, text_rollouts
@@ -74,7 +75,7 @@ def test_the_baseline_differs_in_the_estimator_only(script: Path, argv_of: Argv,
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
 def test_these_checks_see_mistakes(script: Path, argv_of: Argv, compose: Compose) -> None:
-    with pytest.raises(AssertionError):
+    with pytest.raises(RecipeError, match="train_batch_size = 60 is not a multiple"):
         check_batches(compose(argv_of(script, TRAIN_BATCH_SIZE="60")))
 
 

@@ -16,13 +16,14 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from rredcot_plugin.dry_run.batches import check_batches
+from rredcot_plugin.dry_run.errors import RecipeError
 from tests.unit.recipe_scripts import (
     RECIPES,
     Argv,
     Compose,
     argv_reader,
     check,
-    check_batches,
     let_vllm_know_ranks,
     load,
     verls_configuration,
@@ -474,7 +475,7 @@ def test_these_checks_see_mistakes(argv_of: Argv, compose: Compose) -> None:
     script = MATH / "run_qwen3_4b_fsdp2_vllm.sh"
     with pytest.raises(ConfigCompositionException):
         compose([*argv_of(script), "actor_rollout_ref.actor.ppo_mini_batchsize=32"])
-    with pytest.raises(AssertionError):
+    with pytest.raises(RecipeError, match="train_batch_size = 60 is not a multiple"):
         check_batches(compose(argv_of(script, TRAIN_BATCH_SIZE="60")))
 
 
