@@ -30,7 +30,6 @@ LAG = 10
 WARM = 0.5
 
 
-@rr.register_shaper("benchmark_clip")
 @dataclass(frozen=True)
 class ClipDeltas:
     """δ cut to ±``at``; the pipeline hands what is missing to the answer segment."""
@@ -61,7 +60,7 @@ CASES = {
     "confidence_lam_0.9": Case("confidence", 0.9),
     "confidence_lam_0.5": Case("confidence", 0.5),
     "confidence_lam_0": Case("confidence", 0.0),
-    "clipped_lam_0": Case("confidence", 0.0, {"shapers": ("benchmark_clip",)}),
+    "clipped_lam_0": Case("confidence", 0.0, {"shapers": (f"{__name__}:ClipDeltas",)}),
     "lagged_lam_0": Case("lagged", 0.0),
     "frozen_lam_0": Case("frozen", 0.0),
     "refitted_lam_0": Case("refitted", 0.0),
