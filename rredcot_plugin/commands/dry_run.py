@@ -58,7 +58,7 @@ def dry_run(
 def _rehearse(
     script: Path, overrides: list[str], steps: int, gpu_gb: float, out: Path | None, console: Console
 ) -> bool:
-    """Print findings as they come; whether nothing was wrong. What a failed recipe left is kept and named."""
+    """Print findings as they come; whether nothing was wrong. The log of a training that failed is kept."""
     from transformers.utils import logging
 
     from rredcot_plugin.dry_run.errors import RecipeError
@@ -74,10 +74,12 @@ def _rehearse(
                 _print(console, finding)
     except RecipeError as error:
         _print(console, Finding("broken", str(error), "wrong"))
-        return False
-    if out is None:
+        passed = False
+    else:
+        passed = True
+    if out is None and (passed or not rehearsal.log.exists()):  # a log is named in the message
         shutil.rmtree(base, ignore_errors=True)
-    return True
+    return passed
 
 
 def _print(console: Console, finding: Finding) -> None:

@@ -17,7 +17,7 @@ from rredcot_plugin.dry_run.launch import Launch, find_launch
 from rredcot_plugin.dry_run.needs import estimate, probe_length
 from rredcot_plugin.dry_run.practice import practise
 from rredcot_plugin.dry_run.reward import RewardTrial, try_reward
-from rredcot_plugin.dry_run.training import PROMPTS, Outcome, Trial, train
+from rredcot_plugin.dry_run.training import LOG, PROMPTS, Outcome, Trial, train
 
 MOST_PROMPT_TOKENS, MOST_RESPONSE_TOKENS = 512, 192
 
@@ -40,6 +40,11 @@ class Rehearsal:
     folder: Path
     steps: int = 2
     gpu_gb: float = 80.0
+
+    @property
+    def log(self) -> Path:
+        """The log of the training, once there is one."""
+        return self.folder / "training" / LOG
 
     def run(self, show: Show) -> Iterator[Finding]:
         """Findings as they come.

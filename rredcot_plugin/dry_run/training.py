@@ -20,6 +20,7 @@ from rredcot_plugin.dry_run.errors import RecipeError
 from rredcot_plugin.dry_run.launch import MAIN, Launch, find_launch
 
 PROMPTS, MOST_ROLLOUTS = 4, 4
+LOG = "train.log"
 MICRO_BATCH = 8
 
 RECIPES_OWN = (
@@ -80,7 +81,7 @@ def train(config: Any, launch: Launch, trial: Trial, folder: Path, show: Show) -
     ray_folder = make_ray_folder()
     overrides = [*kept, *forced, f"++ray_kwargs.ray_init._temp_dir={ray_folder}"]
     (folder / "overrides.txt").write_text("".join(f"{item}\n" for item in overrides), encoding="utf-8")
-    metrics, log = folder / "metrics.jsonl", folder / "train.log"
+    metrics, log = folder / "metrics.jsonl", folder / LOG
     environment = {**launch.environment, **_changed(cpu.environment), "VERL_FILE_LOGGER_PATH": str(metrics)}
     options = [] if launch.config_path is None else [f"--config-path={launch.config_path}"]
     options += [] if launch.config_name is None else [f"--config-name={launch.config_name}"]

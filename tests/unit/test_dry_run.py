@@ -218,8 +218,12 @@ def test_scripts_that_do_not_start_a_training(tmp_path: Path, text: str, parts: 
         assert part in message
 
 
-def test_the_command_ends_with_the_codes_it_promises(recipe: Path, tmp_path: Path) -> None:
-    run = CliRunner().invoke
+def test_the_command_ends_with_the_codes_it_promises(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, scratch = CliRunner().invoke, tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
     wrong = run(app, ["dry-run", str(recipe), "--steps", "0", "-O", "data.train_batch_size=6"])
     assert wrong.exit_code == 1
     assert "✗ broken" in wrong.output
@@ -229,6 +233,7 @@ def test_the_command_ends_with_the_codes_it_promises(recipe: Path, tmp_path: Pat
     both = run(app, ["dry-run", str(recipe), str(QWEN3), "--steps", "0"])
     assert both.exit_code == 0
     assert "2 of 2 recipes passed" in both.output
+    assert not list(scratch.glob("rredcot_*"))
 
 
 # ---- the parts ------------------------------------------------------------------------------------------------------
