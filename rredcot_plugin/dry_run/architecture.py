@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -34,10 +34,6 @@ HEADS = 4
 VOCABULARY = 2000
 """Tokens of the stand-in tokenizer."""
 
-CHATML = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 SPECIAL_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>"]
 CONNECT_SECONDS = 3.0
 
@@ -50,6 +46,10 @@ class Architecture:
     config: Any
     tokenizer: Any
     note: str
+
+    def with_tokenizer(self, texts: Iterable[str]) -> Architecture:
+        """With a stand-in tokenizer, trained on ``texts``, where the real one is missing."""
+        return self if self.tokenizer is not None else replace(self, tokenizer=train_tokenizer(texts))
 
     @property
     def parameters(self) -> int:
@@ -121,17 +121,15 @@ def _known(path: str) -> Architecture:
     return Architecture(path, config, None, note)
 
 
-def write_tiny(architecture: Architecture, texts: Iterable[str], folder: Path) -> Any:
-    """Save a random model of the same architecture, two layers of width 64, with a tokenizer; the tokenizer.
-
-    ``texts`` train the stand-in tokenizer (byte-level BPE with a ChatML template) where the real one is missing.
+def write_tiny(architecture: Architecture, folder: Path) -> None:
+    """Save a random model of the same architecture, two layers of width 64, with its tokenizer.
 
     Raises:
         RecipeError: transformers cannot build the architecture at this size.
     """
     from transformers import AutoModelForCausalLM
 
-    tokenizer = architecture.tokenizer or train_tokenizer(texts)
+    tokenizer = architecture.tokenizer
     try:
         model = AutoModelForCausalLM.from_config(tiny_config(architecture.config, tokenizer))
     except (ValueError, TypeError, RuntimeError, KeyError) as error:
@@ -139,7 +137,6 @@ def write_tiny(architecture: Architecture, texts: Iterable[str], folder: Path) -
         raise RecipeError(f"{architecture.name}: no tiny {kind} could be built: {error}") from error
     model.to(torch.float32).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    return tokenizer
 
 
 def tiny_config(config: Any, tokenizer: Any) -> Any:
@@ -167,6 +164,8 @@ def train_tokenizer(texts: Iterable[str]) -> Any:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
+    from rredcot_plugin.demo.reasoner import CHAT_TEMPLATE
+
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -181,6 +180,6 @@ def train_tokenizer(texts: Iterable[str]) -> Any:
         tokenizer_object=tokenizer,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
-        chat_template=CHATML,
+        chat_template=CHAT_TEMPLATE,
         model_max_length=1_000_000,
     )

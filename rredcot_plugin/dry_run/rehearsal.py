@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rredcot_plugin.demo.watched import Show
-from rredcot_plugin.dry_run.architecture import Architecture, find_architecture, train_tokenizer, write_tiny
+from rredcot_plugin.dry_run.architecture import Architecture, find_architecture, write_tiny
 from rredcot_plugin.dry_run.batches import check_batches, check_positions
 from rredcot_plugin.dry_run.configure import check_with_rredcot, check_with_verl, compose
 from rredcot_plugin.dry_run.data import Data, gather, write
@@ -73,6 +73,7 @@ class Rehearsal:
             yield Finding("reward", trial.warning, "note")
         model = config.actor_rollout_ref.model
         architecture = find_architecture(model.path, model.get("trust_remote_code", False))
+        architecture = architecture.with_tokenizer([*map(str, found.rows), *(text or "" for text in trial.best)])
         yield from self._needs(config, settings, architecture, found.rows, trial.best)
         if self.steps > 0:
             outcome = self._train(config, launch, architecture, found, trial, show)
@@ -101,8 +102,7 @@ class Rehearsal:
         yield Finding("model", text)
         if architecture.note:
             yield Finding("model", architecture.note, "note")
-        tokenizer = architecture.tokenizer or train_tokenizer(map(str, rows))
-        length = probe_length(settings, tokenizer, rows, solutions)
+        length = probe_length(settings, architecture.tokenizer, rows, solutions)
         needs = estimate(config, settings, architecture, length, self.gpu_gb)
         for name, line in needs.lines(self.gpu_gb):
             yield Finding(name, line, "need")
@@ -118,7 +118,8 @@ class Rehearsal:
     ) -> Outcome:
         model, rows = self.folder / "tiny_model", found.rows
         solutions = [text or "" for text in trial.best]
-        tokenizer = write_tiny(architecture, [*map(str, rows), *solutions], model)
+        tokenizer = architecture.tokenizer
+        write_tiny(architecture, model)
         prompts = [row[config.data.prompt_key] for row in rows]
         lengths = [_length(tokenizer, prompt) for prompt in prompts]
         short = [i for i, length in enumerate(lengths) if length <= MOST_PROMPT_TOKENS]

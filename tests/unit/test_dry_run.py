@@ -303,8 +303,9 @@ def test_a_models_own_folder_is_read_and_needs_a_chat_template(tmp_path: Path) -
 
 def test_practice_makes_the_solutions_likely(tmp_path: Path) -> None:
     pairs = [([{"role": "user", "content": f"{i} + 1"}], f"It is \\boxed{{{i + 1}}}.") for i in range(4)]
-    found = find_architecture("Qwen/Qwen3-4B")
-    tokenizer = write_tiny(found, [text for _, text in pairs], tmp_path)
+    found = find_architecture("Qwen/Qwen3-4B").with_tokenizer([text for _, text in pairs])
+    tokenizer = found.tokenizer
+    write_tiny(found, tmp_path)
     assert practise(tmp_path, tokenizer, pairs) < 0.03
     assert practise(tmp_path, tokenizer, []) == math.inf
     assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "qwen3"
