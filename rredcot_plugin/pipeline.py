@@ -243,8 +243,8 @@ def _calibrate(
     width = max(high - low, 1e-6)
     stats = group_stats(score, rollouts.group_ids, finite)
     unit = ((values - low) / width).clamp(0, 1)
-    others = ((stats.others_mean - low) / width).clamp(0, 1)
-    features = boundary_features(rollouts, segments, unit, stats, others)
+    others, outcome = (((x - low) / width).clamp(0, 1) for x in (stats.others_mean, score))
+    features = boundary_features(rollouts, segments, unit, stats, others, outcome, finite)
     at = segments.exists & finite[:, None]
     at = at & (torch.arange(segments.max_segments, device=at.device)[None, :] > 0)
     weight = at / at.sum(dim=1, keepdim=True).clamp(min=1)  # every trace counts once

@@ -13,6 +13,7 @@ from lab.estimators import Workbench, config_of
 from lab.extra_features import EXTRA, extra_features
 from rredcot_plugin.groups import group_stats
 from rredcot_plugin.pipeline import assign_credit
+from rredcot_plugin.values import siblings
 from rredcot_plugin.values.calibration import LabelledStates, OutcomeCalibrator, fold_of_groups
 from rredcot_plugin.values.features import NAMES, boundary_features
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 PROBE = ("logit_value",)
 LOG_PROBS = tuple(name for name in NAMES if "log_prob" in name)
+PRODUCTS = tuple(name for name in NAMES if "*" in name)
 ENTROPIES = tuple(name for name in NAMES if "entropy" in name)
 
 
@@ -37,6 +39,8 @@ def variants() -> dict[str, tuple[list[str], int]]:
         "without log-probs": without(*LOG_PROBS),
         "without entropies": without(*ENTROPIES),
         "without others' mean": without("logit_others_mean"),
+        "without siblings": without(*siblings.NAMES),
+        "without products": without(*PRODUCTS),
         **{f"+ {name}": [*NAMES, *columns] for name, columns in EXTRA.items()},
         "+ all of these": [*NAMES, *(column for columns in EXTRA.values() for column in columns)],
     }
@@ -58,7 +62,8 @@ class Table:
         config, segments = config_of("support"), bench.segments[index]
         credit = assign_credit(rollouts, config, segments=segments, probed=bench.probed(index, config))
         stats = group_stats(rollouts.outcomes, rollouts.group_ids, torch.isfinite(rollouts.outcomes))
-        found = boundary_features(rollouts, segments, credit.values.clamp(0, 1), stats, stats.others_mean)
+        valid, unit = torch.isfinite(rollouts.outcomes), credit.values.clamp(0, 1)
+        found = boundary_features(rollouts, segments, unit, stats, stats.others_mean, rollouts.outcomes, valid)
         own = dict(zip(NAMES, found.unbind(2), strict=True))
         return own | extra_features(bench, index, own)
 

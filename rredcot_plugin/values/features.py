@@ -12,9 +12,10 @@ import torch
 
 from rredcot_plugin.groups import GroupStats
 from rredcot_plugin.types import Rollouts, Segments
+from rredcot_plugin.values import siblings
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
+    from jaxtyping import Bool, Float
     from torch import Tensor
 
 NAMES = (
@@ -29,7 +30,16 @@ NAMES = (
     "last_segment_log_prob_min",
     "entropy_mean",
     "entropy_max",
+    *siblings.NAMES,
+    "logit_value*log_segments",
+    "logit_others_mean*log_segments",
+    "logit_value*log_prob_min",
+    "logit_others_mean*log_prob_min",
 )
+"""The products let what the probe and the siblings say weigh differently early and late, and after a slip."""
+
+LOG_PROB_MIN = 2
+"""Its place among the features of the log-probs."""
 
 
 def boundary_features(
@@ -38,11 +48,14 @@ def boundary_features(
     unit_values: Float[Tensor, "B S"],
     stats: GroupStats,
     unit_others_mean: Float[Tensor, " B"],
+    unit_outcomes: Float[Tensor, " B"],
+    valid: Bool[Tensor, " B"],
 ) -> Float[Tensor, "B S F"]:
     """Features of every state, in the order of ``NAMES``; 0 for signals that the rollouts do not carry.
 
-    ``unit_values`` and ``unit_others_mean`` are on the scale [0, 1] of the outcome. The others' mean is
-    smoothed by half a success and half a failure, so a group without variance stays finite.
+    ``unit_values``, ``unit_others_mean`` and ``unit_outcomes`` are on the scale [0, 1] of the outcome; a rollout's own
+    outcome goes into the features of its siblings alone, if it is ``valid``. The others' mean is smoothed by half
+    a success and half a failure, so a group without variance stays finite.
     """
     before = segments.starts  # (B, S): tokens in columns < start precede the state
     others = (stats.count - 1).clamp(min=0)
@@ -51,13 +64,22 @@ def boundary_features(
     position = exclusive_sum(real.float(), before)
     S = segments.max_segments
     number = torch.arange(S, device=real.device).float().expand(len(before), S)
+    probe, others_mean = torch.logit(unit_values.clamp(1e-4, 1 - 1e-4)), torch.logit(smoothed)[:, None]
+    log_segments = torch.log1p(number)
+    log_probs = _signal_features(rollouts.log_probs, real, before, position, lowest=True)
+    least = log_probs[LOG_PROB_MIN]
     columns = [
-        torch.logit(unit_values.clamp(1e-4, 1 - 1e-4)),
-        torch.logit(smoothed)[:, None].expand_as(position),
+        probe,
+        others_mean.expand_as(position),
         torch.log1p(position),
-        torch.log1p(number),
-        *_signal_features(rollouts.log_probs, real, before, position, lowest=True),
+        log_segments,
+        *log_probs,
         *_signal_features(rollouts.entropies, real, before, position, lowest=False),
+        *siblings.sibling_features(rollouts, segments, stats.index, unit_outcomes, unit_others_mean, valid),
+        probe * log_segments,
+        others_mean * log_segments,
+        probe * least,
+        others_mean * least,
     ]
     return torch.stack([column.double() for column in columns], dim=2)
 

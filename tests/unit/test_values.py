@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 import rredcot_plugin as rr
 from rredcot_plugin.groups import group_stats
+from rredcot_plugin.values import siblings
 from rredcot_plugin.values.base import Probed
 from rredcot_plugin.values.calibration import LabelledStates, OutcomeCalibrator, fit_logistic, fold_of_groups
 from rredcot_plugin.values.features import NAMES, boundary_features
@@ -120,6 +122,9 @@ def test_own_group_all_and_the_most_frequent_first() -> None:
     assert everything.answers[0] == ["b", "c"]
 
 
+PROBE = math.log(0.7 / 0.3)
+
+
 def rollouts_with_signals(B: int = 6, T: int = 12, seed: int = 0) -> rr.Rollouts:
     g = torch.Generator().manual_seed(seed)
     mask = torch.rand(B, T, generator=g) > 0.2
@@ -134,7 +139,8 @@ def test_features_match_a_slow_reference() -> None:
     rollouts = rollouts_with_signals()
     segments = rr.get_segmenter("fixed", tokens=3)(rollouts)
     stats = group_stats(torch.ones(6), [0] * 6, torch.ones(6, dtype=torch.bool))
-    got = boundary_features(rollouts, segments, torch.full(segments.exists.shape, 0.5), stats, torch.ones(6))
+    unit, everyone = torch.full(segments.exists.shape, 0.7), torch.ones(6, dtype=torch.bool)
+    got = boundary_features(rollouts, segments, unit, stats, torch.ones(6), torch.ones(6), everyone)
     for b, i in itertools.product(range(6), range(segments.max_segments)):
         if i >= int(segments.num_segments[b]):
             continue
@@ -143,7 +149,8 @@ def test_features_match_a_slow_reference() -> None:
         n = 3 * i
         last = lp[max(0, n - 3) : n]
         expected = {
-            "logit_value": 0.0,
+            "logit_value": PROBE,
+            "logit_others_mean": math.log(11.0),  # (5 + 1/2) of 6, against 1/2
             "log_position": torch.log1p(torch.tensor(float(n))).item(),
             "log_segments": torch.log1p(torch.tensor(float(i))).item(),
             "log_prob_sum": sum(lp[:n]),
@@ -153,7 +160,12 @@ def test_features_match_a_slow_reference() -> None:
             "last_segment_log_prob_min": min(last, default=0.0),
             "entropy_mean": sum(en[:n]) / max(1, n),
             "entropy_max": max(en[:n], default=0.0),
+            "logit_value*log_segments": PROBE * math.log1p(i),
+            "logit_others_mean*log_segments": math.log(11.0) * math.log1p(i),
+            "logit_value*log_prob_min": PROBE * min(lp[:n], default=0.0),
+            "logit_others_mean*log_prob_min": math.log(11.0) * min(lp[:n], default=0.0),
         }
+        assert set(expected) | set(siblings.NAMES) == set(NAMES)
         for name, value in expected.items():
             assert float(got[b, i, NAMES.index(name)]) == pytest.approx(value, abs=1e-4), (name, b, i)
 
@@ -165,16 +177,20 @@ def test_features_read_the_prefix_only() -> None:
     stats = group_stats(torch.ones(6), [0] * 6, torch.ones(6, dtype=torch.bool))
     unit = torch.full(segments.exists.shape, 0.5)
     cut = segments.starts[0, 2]
+    later = torch.arange(12) >= cut
     changed = rr.Rollouts(
-        rollouts.token_ids,
+        torch.where(later & (torch.arange(6) == 0)[:, None], 7, rollouts.token_ids),
         rollouts.response_mask,
         rollouts.rewards,
         rollouts.group_ids,
-        log_probs=torch.where(torch.arange(12) >= cut, -9.0, rollouts.log_probs),
-        entropies=torch.where(torch.arange(12) >= cut, 9.0, rollouts.entropies),
+        log_probs=torch.where(later, -9.0, rollouts.log_probs),
+        entropies=torch.where(later, 9.0, rollouts.entropies),
     )
-    a = boundary_features(rollouts, segments, unit, stats, torch.ones(6))
-    b = boundary_features(changed, segments, unit, stats, torch.ones(6))
+    everyone = torch.ones(6, dtype=torch.bool)
+    a = boundary_features(rollouts, segments, unit, stats, torch.ones(6), torch.ones(6), everyone)
+    b = boundary_features(
+        changed, segments, unit, stats, torch.ones(6), torch.zeros(6).scatter(0, torch.arange(1, 6), 1.0), everyone
+    )
     assert torch.equal(a[0, :3], b[0, :3])
     assert not torch.equal(a[0, 3], b[0, 3])
 
