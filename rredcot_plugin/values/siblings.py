@@ -29,6 +29,8 @@ NAMES = (
 )
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+BLOCK = 1 << 17
+"""Tokens that are fingerprinted at a time."""
 FIRST, SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
@@ -88,22 +90,34 @@ def _shared(
 
 
 def _fingerprints(rollouts: Rollouts, segments: Segments) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """(B, S) of each segment, and of all tokens before it; the model's own tokens only."""
-    real = rollouts.response_mask.cpu().numpy()
-    tokens = _mixed(rollouts.token_ids.cpu().numpy().astype(np.uint64))
-    starts = segments.starts.cpu().numpy()
-    position = np.cumsum(real, axis=1)
-    before = _exclusive_sum(real.astype(np.int64), starts)
-    owner = segments.segment_ids.cpu().numpy().clip(min=0)
-    offset = position - np.take_along_axis(before, owner, axis=1) if starts.shape[1] else position
-    prefix = _exclusive_sum(_placed(tokens, position, real), starts)
+    """(B, S) of each segment, and of all tokens before it; the model's own tokens only.
+
+    Σ_t mixed(token_t)·multiplier(place_t) modulo 2^64, a multilinear hash, over blocks of rows that fit into a cache.
+    """
+    real, tokens = rollouts.response_mask.cpu().numpy(), rollouts.token_ids.cpu().numpy()
+    ids, starts = segments.segment_ids.cpu().numpy(), segments.starts.cpu().numpy()
+    multiplier = _mixed(np.arange(1, real.shape[1] + 2, dtype=np.uint64) * GOLDEN) | np.uint64(1)
+    own, prefix = (np.zeros(starts.shape, dtype=np.uint64) for _ in range(2))
+    block = max(1, BLOCK // max(1, real.shape[1]))
+    for first in range(0, len(real), block):
+        part = slice(first, first + block)
+        own[part], prefix[part] = _block(real[part], tokens[part], ids[part], starts[part], multiplier)
+    return own, prefix
+
+
+def _block(
+    real: NDArray[np.bool_],
+    tokens: NDArray[np.int64],
+    ids: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    multiplier: NDArray[np.uint64],
+) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    words = np.where(real, _mixed(tokens.astype(np.uint64) + GOLDEN), np.uint64(0))
+    position = np.cumsum(real, axis=1, dtype=np.int64)
+    first = np.take_along_axis(_exclusive_sum(real.astype(np.int64), starts), ids.clip(min=0), axis=1)
     ends = np.pad(starts, ((0, 0), (0, 1)), constant_values=real.shape[1])
-    return np.diff(_exclusive_sum(_placed(tokens, offset, real), ends), axis=1), prefix
-
-
-def _placed(tokens: NDArray[np.uint64], place: NDArray[Any], real: NDArray[np.bool_]) -> NDArray[np.uint64]:
-    """A number for a token at a place; 0 where masked."""
-    return np.where(real, _mixed(tokens + place.astype(np.uint64) * GOLDEN), np.uint64(0))
+    own = np.diff(_exclusive_sum(words * multiplier[position - np.where(real, first, 0)], ends), axis=1)
+    return own, _exclusive_sum(words * multiplier[position], starts)
 
 
 def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
