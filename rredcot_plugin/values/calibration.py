@@ -117,9 +117,11 @@ class OutcomeCalibrator:
         """Cross-fitted values of the states, in reward units: fold k is predicted by a fit without fold k.
 
         Returns None where all outcomes are the same, batch and window together: nothing to learn from.
-        The batch then joins the window.
+        The batch then joins the window. Past steps with another number of features, from the checkpoint of a version
+        that had others, are forgotten.
         """
         with torch.no_grad():
+            self._forget_other_features(states.features.shape[1])
             low, high = self.span(states.outcome)
             features = torch.cat([states.features, *(p.features for p in self._past)]).double()
             outcome = torch.cat([states.outcome, *(p.outcome for p in self._past)]).double()
@@ -140,6 +142,10 @@ class OutcomeCalibrator:
             own = beta[column]
             logits = (used[: len(fold)] * own[:, :-1]).sum(1) + own[:, -1] + offset[: len(fold)]
             return low + torch.sigmoid(logits).float() * (high - low)
+
+    def _forget_other_features(self, number: int) -> None:
+        kept = [past for past in self._past if past.features.shape[1] == number]
+        self._past = deque(kept, maxlen=self._past.maxlen)
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors only, so that ``torch.load(weights_only=True)`` reads it."""

@@ -237,6 +237,15 @@ def test_calibrator_without_two_outcomes_and_its_state() -> None:
     assert torch.equal(calibrator.calibrate(mixed, fold), resumed.calibrate(mixed, fold))
 
 
+def test_past_steps_with_other_features_are_forgotten() -> None:
+    """A checkpoint of a version with fewer features must not stop a resumed run."""
+    fold, outcome = torch.arange(10) % 2, (torch.arange(10) % 3 == 0).double()
+    calibrator, fresh = OutcomeCalibrator(window=2), OutcomeCalibrator(window=2)
+    calibrator.calibrate(LabelledStates(torch.randn(10, 2), outcome, torch.ones(10)), fold)
+    wider = LabelledStates(torch.randn(10, 3), outcome, torch.ones(10))
+    assert torch.equal(calibrator.calibrate(wider, fold), fresh.calibrate(wider, fold))
+
+
 def test_folds_ignore_the_order_of_the_rows() -> None:
     few, many = ["b", "a", "b"], [f"g{i}" for i in range(40)]
     assert fold_of_groups(few).tolist() == fold_of_groups(few[::-1]).tolist()[::-1]
