@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -20,9 +21,11 @@ from rredcot_plugin.values.proposals import FROM_GROUND_TRUTH, NOTHING, Proposal
 from rredcot_plugin.values.reference import build_references, reference_answers
 
 
-@dataclass(frozen=True)
-class Place:
-    """What a probe stands for: proposal ``column`` of kind ``kind`` at state ``state``."""
+class Place(NamedTuple):
+    """What a probe stands for: proposal ``column`` of kind ``kind`` at state ``state``.
+
+    A tuple: a big batch has millions, and whatever else they were the garbage collector would visit one by one.
+    """
 
     kind: str
     state: int
@@ -47,11 +50,12 @@ class ProbePlan:
         """
         valid = {kind: found.valid.clone() for kind, found in self.proposals.items()}
         log_pi = {kind: torch.zeros(*self.segments.exists.shape, v.shape[1]) for kind, v in valid.items()}
-        for row, (places, numbers) in enumerate(zip(self.places, log_probs, strict=True)):
-            for place, number, (_, ids, skip) in zip(places, numbers, self.specs[row], strict=True):
-                per = len(ids) - skip if length_normalize else 1
-                log_pi[place.kind][row, place.state, place.column] = number / per
-                valid[place.kind][row, place.column] &= number <= 1e-4  # false for NaN
+        for kind in self.proposals:
+            at, found = self._numbers(kind, log_probs, length_normalize)
+            row, state, column = at.unbind(1)
+            log_pi[kind][row, state, column] = found
+            wrong = ~(found <= 1e-4)  # true for NaN
+            valid[kind][row[wrong], column[wrong]] = False
         return {
             kind: Probed(
                 log_pi[kind].clamp(max=0.0), found.utility, valid[kind], self.segments.num_segments, found.log_q
@@ -59,6 +63,19 @@ class ProbePlan:
             for kind, found in self.proposals.items()
             if bool(valid[kind].any())
         }
+
+
+    def _numbers(
+        self, kind: str, log_probs: Sequence[Sequence[float]], length_normalize: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(P, 3) row, state and column of the probes of a kind, and their log-probs (P,)."""
+        at, found = [], []
+        for row, (places, numbers) in enumerate(zip(self.places, log_probs, strict=True)):
+            for place, number, (_, ids, skip) in zip(places, numbers, self.specs[row], strict=True):
+                if place.kind == kind:
+                    at.append((row, place.state, place.column))
+                    found.append(number / (len(ids) - skip if length_normalize else 1))
+        return torch.tensor(at, dtype=torch.int64).reshape(-1, 3), torch.tensor(found, dtype=torch.float32)
 
 
 def plan_probes(rows: StepRows, segments: Segments, config: RRedCoTConfig, encoder: ProbeEncoder) -> ProbePlan:
@@ -70,17 +87,19 @@ def plan_probes(rows: StepRows, segments: Segments, config: RRedCoTConfig, encod
     specs: list[list[ProbeSpec]] = [[] for _ in rows.prompts]
     places: list[list[Place]] = [[] for _ in rows.prompts]
     first = 1 if config.prior_from_group else 0
+    starts, counts = segments.starts.tolist(), segments.num_segments.tolist()
     for row in range(len(specs)):
-        states = _States(rows, segments, row, first)  # of one row at a time: their prefixes are long
+        # of one row at a time: their prefixes are long
+        states = _States(rows, row, starts[row][: counts[row]], first, encoder)
         for kind, proposals in found.items():
             for column in range(len(proposals.answers[row])):
-                encoded = [_encode(encoder, prefix, proposals, row, column) for prefix in states.prefixes]
+                encoded = states.encode(encoder, proposals, column)
                 if not all(encoded):  # longer than max_probe_tokens
                     valid[kind][row, column] = False
                     continue
                 for i, probe in enumerate(encoded):
                     assert probe is not None
-                    specs[row].append((states.boundaries[i], list(probe[0]), probe[1]))
+                    specs[row].append((states.boundaries[i], *probe))
                     places[row].append(Place(kind, states.numbers[i], column))
     kept = {kind: dataclasses.replace(proposals, valid=valid[kind]) for kind, proposals in found.items()}
     return ProbePlan(specs, places, kept, segments, _plan_metrics(rows, found, kept, specs))
@@ -97,13 +116,23 @@ def answer_starts(rows: StepRows, segments: Segments) -> list[int]:
 
 
 class _States:
-    """The states of a row that are probed: their numbers, boundaries (tokens, prompt included) and text before."""
+    """The states of a row that are probed: their numbers, boundaries (tokens, prompt included), the text before
+    them and the bridge that continues it."""
 
-    def __init__(self, rows: StepRows, segments: Segments, row: int, first: int) -> None:
-        starts = segments.starts[row].tolist()
-        self.numbers = list(range(first, int(segments.num_segments[row])))
+    def __init__(self, rows: StepRows, row: int, starts: list[int], first: int, encoder: ProbeEncoder) -> None:
+        self.row = row
+        self.numbers = list(range(first, len(starts)))
         self.boundaries = [len(rows.prompts[row]) + starts[state] for state in self.numbers]
-        self.prefixes = [_prefix(rows, row, starts[state]) for state in self.numbers]
+        self.prefixes = _prefixes(rows, row, starts[first:])
+        self.bridges = [encoder.bridge_after(prefix) for prefix in self.prefixes]
+
+    def encode(self, encoder: ProbeEncoder, proposals: Proposals, column: int) -> list[EncodedProbe | None]:
+        """The probes of one proposal at every state; None where one is too long."""
+        answer = proposals.answers[self.row][column]
+        if proposals.solutions is None:
+            return [encoder.encode(bridge, answer) for bridge in self.bridges]
+        solution = proposals.solutions[self.row][column]
+        return [encoder.encode_reference(prefix, solution, answer) for prefix in self.prefixes]
 
 
 def _propose(kind: str, limit: int, rollouts: Rollouts, config: RRedCoTConfig, encoder: ProbeEncoder) -> Proposals:
@@ -125,28 +154,18 @@ def _propose(kind: str, limit: int, rollouts: Rollouts, config: RRedCoTConfig, e
     )
 
 
-def _encode(
-    encoder: ProbeEncoder, prefix: str, proposals: Proposals, row: int, column: int
-) -> EncodedProbe | None:
-    """The probe of one proposal behind a prefix; None if it is too long."""
-    answer = proposals.answers[row][column]
-    if proposals.solutions is None:
-        return encoder.encode(encoder.bridge_after(prefix), answer)
-    return encoder.encode_reference(prefix, proposals.solutions[row][column], answer)
-
-
 def _extract(answer_format: AnswerFormat, text: str) -> str | None:
     """The final answer; where the model thinks, only what stands behind the end of the thinking counts."""
     return answer_format.extract(text.rpartition(THINK_END)[2])
 
 
-def _prefix(rows: StepRows, row: int, start: int) -> str:
-    """The response's text before column ``start``."""
+def _prefixes(rows: StepRows, row: int, starts: list[int]) -> list[str]:
+    """The response's text before each of some columns."""
     rollouts = rows.rollouts
     assert rollouts.texts is not None and rollouts.token_offsets is not None
-    before = int(rollouts.response_mask[row, :start].sum())
-    spans = rollouts.token_offsets[row]
-    return rollouts.texts[row][: int(spans[before - 1][1])] if before else ""
+    before = torch.nn.functional.pad(rollouts.response_mask[row].cumsum(0), (1, 0))[starts].tolist()
+    spans, text = rollouts.token_offsets[row], rollouts.texts[row]
+    return [text[: int(spans[count - 1][1])] if count else "" for count in before]
 
 
 def _plan_metrics(

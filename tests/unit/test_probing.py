@@ -1,0 +1,102 @@
+"""Which probes a batch gets, where each stands, and how the answers find their way back."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import rredcot_plugin as rr
+from rredcot_plugin.alignment import TokenBytes
+from rredcot_plugin.demo.reasoner import build_tokenizer
+from rredcot_plugin.encoding import ProbeEncoder
+from rredcot_plugin.probing import plan_probes
+from rredcot_plugin.rows import StepRows
+
+TOKENIZER = build_tokenizer()
+TABLE = TokenBytes.from_tokenizer(TOKENIZER)
+RESPONSES = ["1 + 2 = 3\n3 + 4 = 7\n#### 7", "1 + 2 = 4\n#### 8", "3\n#### 7", "1 + 2 = 3\n3 + 4 = 9\n#### 10"]
+PROMPT = TOKENIZER("1 + 2 + 4")["input_ids"]
+
+
+def rows_of(responses: list[str], rewards: list[float]) -> StepRows:
+    """One group; row b's prompt is b tokens longer than the first one's."""
+    ids = [torch.tensor(TOKENIZER(text)["input_ids"]) for text in responses]
+    lengths = [len(row) for row in ids]
+    tokens = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True)
+    mask = torch.arange(tokens.shape[1]) < torch.tensor(lengths)[:, None]
+    table = torch.zeros(tokens.shape)
+    table[torch.arange(len(ids)), torch.tensor(lengths) - 1] = torch.tensor(rewards)
+    aligned = [TABLE.align(row.numpy()) for row in ids]
+    rollouts = rr.Rollouts(
+        tokens, mask, table, [0] * len(ids), texts=[t for t, _ in aligned], token_offsets=[s for _, s in aligned]
+    )
+    return StepRows(rollouts, [torch.tensor(PROMPT + [1] * b) for b in range(len(ids))], [""] * len(ids), lengths)
+
+
+def planned(responses: list[str], rewards: list[float], **options: object) -> tuple:
+    rows, config = rows_of(responses, rewards), rr.RRedCoTConfig.from_mapping({"segmenter": "newline", **options})
+    segments = config.build_segmenter()(rows.rollouts)
+    encoder = ProbeEncoder(TOKENIZER, config.bridge, config.terminator, config.max_probe_tokens)
+    return rows, segments, encoder, plan_probes(rows, segments, config, encoder)
+
+
+def test_every_boundary_has_the_others_rewarded_answers_behind_the_bridge() -> None:
+    rows, segments, encoder, plan = planned(RESPONSES, [1.0, 0.0, 1.0, 0.0])
+    for row, (specs, places) in enumerate(zip(plan.specs, plan.places, strict=True)):
+        states = range(1, int(segments.num_segments[row]))
+        assert [place.state for place in places] == list(states), "one answer was rewarded"
+        for (boundary, ids, skip), state in zip(specs, states, strict=True):
+            start = int(segments.starts[row, state])
+            assert boundary == len(rows.prompts[row]) + start
+            before = TOKENIZER.decode(rows.rollouts.token_ids[row, :start].tolist())
+            assert (tuple(ids), skip) == encoder.encode(encoder.bridge_after(before), "7")
+            assert TOKENIZER.decode([*rows.rollouts.token_ids[row, :start].tolist(), *ids]).startswith(
+                f"{before.rstrip()}\n#### 7"
+            )
+
+
+def test_log_probs_go_back_to_their_state_and_proposal() -> None:
+    _, segments, _, plan = planned(RESPONSES, [1.0, 0.0, 1.0, 0.5])
+    numbers = [[-0.1 * (i + 1) - row for i in range(len(specs))] for row, specs in enumerate(plan.specs)]
+    for normalise in (False, True):
+        found = plan.probed(numbers, length_normalize=normalise)["group"]
+        for row, places in enumerate(plan.places):
+            for place, number, (_, ids, skip) in zip(places, numbers[row], plan.specs[row], strict=True):
+                expected = number / (len(ids) - skip if normalise else 1)
+                assert float(found.log_pi[row, place.state, place.column]) == pytest.approx(expected)
+    assert torch.equal(found.valid, plan.proposals["group"].valid)
+    assert (found.log_pi[~segments.exists] == 0).all()
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, 0.1])
+def test_a_proposal_without_a_log_prob_is_dropped_for_its_row(wrong: float) -> None:
+    _, _, _, plan = planned(RESPONSES, [1.0, 0.0, 1.0, 0.5])
+    numbers = [[-1.0] * len(specs) for specs in plan.specs]
+    numbers[0][0] = wrong
+    found, column = plan.probed(numbers, length_normalize=False)["group"], plan.places[0][0].column
+    assert not found.valid[0, column]
+    expected = plan.proposals["group"].valid.clone()
+    expected[0, column] = False
+    assert torch.equal(found.valid, expected)
+    assert torch.isfinite(found.log_pi[found.valid[:, None, :].expand_as(found.log_pi)]).all()
+
+
+def test_a_batch_is_looked_over_as_often_as_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planning is linear in rows: what looks at the whole batch must not run once a row."""
+    looked: list[int] = []
+    starts = rr.Segments.starts.fget
+    assert starts is not None
+    monkeypatch.setattr(rr.Segments, "starts", property(lambda self: looked.append(1) or starts(self)))
+    counts = []
+    for times in (1, 6):
+        looked.clear()
+        rows, config = (
+            rows_of(RESPONSES * times, [1.0, 0.0, 1.0, 0.0] * times),
+            rr.RRedCoTConfig(segmenter="newline"),
+        )
+        segments = config.build_segmenter()(rows.rollouts)
+        plan_probes(rows, segments, config, ProbeEncoder(TOKENIZER))
+        counts.append(len(looked))
+    assert counts[0] == counts[1] > 0
