@@ -57,39 +57,64 @@ def fit_logistic(
 
     Minimises Σ_m w_mk·BCE(σ(z_mk·β_k + c_k + o_m), y_m) + l2/2·|β_k|² for every k (the intercept is free),
     where z are the features standardised with problem k's own weights: rows of weight 0 have no influence at
-    all; o is the offset, 0 unless given. ``start`` are raw coefficients near the solution. The K problems are separable, so one L-BFGS run with strong Wolfe line search
-    (``torch.optim.LBFGS``) solves them together. Returns coefficients of the raw features, intercept last.
+    all; o is the offset, 0 unless given. ``start`` are raw coefficients near the solution. The K problems are
+    separable, so one L-BFGS run with strong Wolfe line search (``torch.optim.LBFGS``) solves them together, in
+    coordinates in which the features are nearly uncorrelated. Returns coefficients of the raw features, intercept
+    last.
     """
     share = weights / weights.sum(0).clamp(min=1e-12)
     center = share.T @ features
     variance = share.T @ features**2 - center**2
     scale = torch.where(variance > 1e-12, variance.clamp(min=0).sqrt(), 1.0)
-    beta = torch.zeros(weights.shape[1], features.shape[1] + 1, dtype=torch.float64)
+    slopes, intercepts = _curvature(features, outcome, weights.mean(1), l2)
+    parameters = torch.zeros(weights.shape[1], features.shape[1] + 1, dtype=torch.float64)
     if start is not None:
         slope, intercept = start[:, :-1], start[:, -1:]
-        beta = torch.cat([slope * scale, intercept + (slope * center).sum(1, keepdim=True)], dim=1)
-    optimizer = torch.optim.LBFGS([beta], max_iter=100, tolerance_grad=1e-8, line_search_fn="strong_wolfe")
+        at_center = intercept + (slope * center).sum(1, keepdim=True)
+        parameters = torch.cat([slope * scale @ slopes, at_center * intercepts], dim=1)
+    optimizer = torch.optim.LBFGS([parameters], max_iter=100, tolerance_grad=1e-7, line_search_fn="strong_wolfe")
 
-    def raw(parameters: torch.Tensor) -> torch.Tensor:
-        slope = parameters[:, :-1] / scale
-        return torch.cat([slope, parameters[:, -1:] - (slope * center).sum(1, keepdim=True)], dim=1)
+    def standardised() -> torch.Tensor:
+        return torch.linalg.solve_triangular(slopes, parameters[:, :-1], upper=False, left=False)
+
+    def raw() -> torch.Tensor:
+        slope = standardised() / scale
+        return torch.cat([slope, parameters[:, -1:] / intercepts - (slope * center).sum(1, keepdim=True)], dim=1)
 
     @torch.no_grad()
     def closure() -> float:
         # the gradient is written out: autograd would keep several (M, K) tables more, and take twice as long
-        coefficients = raw(beta)
+        coefficients, beta = raw(), standardised()
         logits = torch.addmm(coefficients[:, -1], features, coefficients[:, :-1].T)
         if offset is not None:
             logits += offset[:, None]
         losses = torch.nn.functional.softplus(logits).sub_(outcome[:, None] * logits).mul_(weights)
         residual = logits.sigmoid_().sub_(outcome[:, None]).mul_(weights)
         total = residual.sum(0)
-        slope = (residual.T @ features - total[:, None] * center) / scale + l2 * beta[:, :-1]
-        beta.grad = torch.cat([slope, total[:, None]], dim=1)
-        return float(losses.sum() + 0.5 * l2 * (beta[:, :-1] ** 2).sum())
+        slope = (residual.T @ features - total[:, None] * center) / scale + l2 * beta
+        slope = torch.linalg.solve_triangular(slopes.T, slope, upper=True, left=False)
+        parameters.grad = torch.cat([slope, total[:, None] / intercepts], dim=1)
+        return float(losses.sum() + 0.5 * l2 * (beta**2).sum())
 
     optimizer.step(closure)
-    return raw(beta)
+    return raw()
+
+
+def _curvature(
+    features: Float[Tensor, "M F"], outcome: Float[Tensor, " M"], weight: Float[Tensor, " M"], l2: float
+) -> tuple[Float[Tensor, "F F"], Float[Tensor, ""]]:
+    """Roots of the Hessian if every prediction were the mean outcome: of the standardised slopes (lower triangular),
+    and of the intercept. In coordinates divided by them the problem is nearly round, so that few steps solve it."""
+    total = weight.sum().clamp(min=1e-12)
+    mean = (weight @ outcome) / total
+    spread = (mean * (1 - mean)).clamp(min=1e-3)
+    centered = features - (weight @ features) / total
+    products = (centered * weight[:, None]).T @ centered
+    deviation = (products.diagonal() / total).sqrt()
+    deviation = torch.where(deviation > 1e-6, deviation, 1.0)
+    hessian = spread * products / deviation / deviation[:, None]
+    hessian.diagonal().add_(max(l2, 1e-6))
+    return torch.linalg.cholesky(hessian), (spread * total).clamp(min=1e-6).sqrt()
 
 
 class OutcomeCalibrator:
