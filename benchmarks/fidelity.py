@@ -31,9 +31,10 @@ import torch
 from lab.agreement import Interval, Pairs, blame, ceiling, mean, pearson, rmse, spearman
 from lab.diagnose import diagnose
 from lab.estimators import ESTIMATORS, Workbench, config_of
+from lab.judged import Judged
 from lab.models import CleanTraining, load_models
 from lab.picture import draw
-from lab.rollouts import Actor, Reference, reference_values, sample_batch
+from lab.rollouts import Actor, reference_values, sample_batch
 from lab.store import Store
 from lab.tasks import FAMILIES, Family
 from record import Summary, write_record
@@ -63,30 +64,6 @@ class Sizes:
 
 QUICK = Sizes(prompts=8, group=4, past=1, judged=2)
 QUICK_TRAINING = CleanTraining(steps=120)
-
-
-@dataclass(frozen=True)
-class Judged:
-    """The places of one family at which estimates are compared; ``at`` are the judged rows."""
-
-    bench: Workbench
-    at: list[int]
-    reference: Reference
-    mistakes: dict[int, int]
-    """Row -> segment of its first wrong line, for wrong rows with at least two segments."""
-
-    @property
-    def places(self) -> tuple[np.ndarray, np.ndarray]:
-        """Rows and numbers of the states behind the prompt."""
-        counts = self.bench.segments[-1].num_segments.tolist()
-        found = [(row, k) for row in self.at for k in range(1, counts[row])]
-        rows, states = np.array(found, dtype=np.int64).reshape(-1, 2).T
-        return rows, states
-
-    @property
-    def outcomes(self) -> np.ndarray:
-        found: np.ndarray = self.bench.batches[-1].rows.rollouts.outcomes.numpy()
-        return found
 
 
 def prepare(family: Family, model: Any, sizes: Sizes, training: CleanTraining, store: Store) -> Judged:

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from lab.estimators import Workbench, config_of
 from lab.extra_features import EXTRA, extra_features
+from lab.judged import Judged
 from rredcot_plugin.groups import group_stats
 from rredcot_plugin.pipeline import assign_credit
 from rredcot_plugin.values import siblings
 from rredcot_plugin.values.calibration import LabelledStates, OutcomeCalibrator, fold_of_groups
 from rredcot_plugin.values.features import NAMES, boundary_features
-
-if TYPE_CHECKING:
-    from fidelity import Judged
 
 PROBE = ("logit_value",)
 LOG_PROBS = tuple(name for name in NAMES if "log_prob" in name)

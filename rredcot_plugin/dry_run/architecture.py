@@ -34,6 +34,9 @@ HEADS = 4
 VOCABULARY = 2000
 """Tokens of the stand-in tokenizer."""
 
+SEED = 0
+"""Of the tiny model's weights: two dry runs of a recipe practise the same model."""
+
 SPECIAL_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>"]
 CONNECT_SECONDS = 3.0
 
@@ -124,6 +127,8 @@ def _known(path: str) -> Architecture:
 def write_tiny(architecture: Architecture, folder: Path) -> None:
     """Save a random model of the same architecture, two layers of width 64, with its tokenizer.
 
+    The weights are those of ``SEED``; the caller's random numbers go on as if nothing had been drawn.
+
     Raises:
         RecipeError: transformers cannot build the architecture at this size.
     """
@@ -131,7 +136,9 @@ def write_tiny(architecture: Architecture, folder: Path) -> None:
 
     tokenizer = architecture.tokenizer
     try:
-        model = AutoModelForCausalLM.from_config(tiny_config(architecture.config, tokenizer))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(SEED)
+            model = AutoModelForCausalLM.from_config(tiny_config(architecture.config, tokenizer))
     except (ValueError, TypeError, RuntimeError, KeyError) as error:
         kind = architecture.config.model_type
         raise RecipeError(f"{architecture.name}: no tiny {kind} could be built: {error}") from error

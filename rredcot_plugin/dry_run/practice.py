@@ -18,7 +18,7 @@ MOST_TOKENS = 768
 MOST_ROWS = 16
 LEARNING_RATE = 3e-3
 MOST_STEPS = 500
-GOOD_ENOUGH = 0.03
+GOOD_ENOUGH = 0.01
 """Loss in nats a token at which samples are right often, and differ."""
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 from typer.testing import CliRunner
 
@@ -17,7 +18,7 @@ from rredcot_plugin.commands.app import app
 from rredcot_plugin.dry_run.architecture import TINY, find_architecture, tiny_config, train_tokenizer, write_tiny
 from rredcot_plugin.dry_run.errors import RecipeError
 from rredcot_plugin.dry_run.launch import find_launch
-from rredcot_plugin.dry_run.practice import practise
+from rredcot_plugin.dry_run.practice import GOOD_ENOUGH, practise
 from rredcot_plugin.dry_run.rehearsal import Finding, Rehearsal
 from rredcot_plugin.dry_run.training import first_error
 
@@ -306,9 +307,28 @@ def test_practice_makes_the_solutions_likely(tmp_path: Path) -> None:
     found = find_architecture("Qwen/Qwen3-4B").with_tokenizer([text for _, text in pairs])
     tokenizer = found.tokenizer
     write_tiny(found, tmp_path)
-    assert practise(tmp_path, tokenizer, pairs) < 0.03
+    assert practise(tmp_path, tokenizer, pairs) < GOOD_ENOUGH
     assert practise(tmp_path, tokenizer, []) == math.inf
     assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "qwen3"
+
+
+def test_practice_is_the_same_every_time_and_leaves_the_callers_random_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rredcot_plugin.dry_run.practice.MOST_STEPS", 20)
+    pairs = [([{"role": "user", "content": f"{i} + 1"}], f"It is \\boxed{{{i + 1}}}.") for i in range(4)]
+    found = find_architecture("Qwen/Qwen3-4B").with_tokenizer([text for _, text in pairs])
+    weights = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        folder = tmp_path / str(seed)
+        write_tiny(found, folder)
+        practise(folder, found.tokenizer, pairs)
+        drawn = torch.rand(3)
+        torch.manual_seed(seed)
+        assert torch.equal(drawn, torch.rand(3))
+        weights.append(AutoModelForCausalLM.from_pretrained(folder).state_dict())
+    assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
 
 
 def test_the_first_exception_of_a_log_is_found(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Checks of the quick gate, each against committed results; see ``quick.py``."""

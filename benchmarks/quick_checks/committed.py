@@ -1,0 +1,81 @@
+"""The committed results, read only: a file that is damaged is named with the command that makes it again."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Interval = dict[str, float]
+REQUIRED = ("benchmark", "command", "commit", "machine", "settings", "summary", "raw")
+ENDS = ("low", "value", "high")
+ROUNDING = 1e-9
+COMMANDS = {
+    "fidelity": "make bench-fidelity",
+    "overhead": "make bench-overhead",
+    "probe_overhead": "make bench-probes",
+    "step_share": "rredcot demo --out demo_output && python benchmarks/step_share.py demo_output/rredcot/tensorboard",
+}
+
+
+def command_of(name: str) -> str:
+    """What makes a result again."""
+    return COMMANDS.get(name, f"python benchmarks/{name}.py")
+
+
+@dataclass(frozen=True)
+class Committed:
+    """A folder of results, ``<benchmark>.json`` each."""
+
+    folder: Path
+
+    def names(self) -> list[str]:
+        return sorted(path.stem for path in self.folder.glob("*.json"))
+
+    def record(self, name: str) -> dict[str, Any] | None:
+        """A result; None where there is none, or only cells of a run that was stopped.
+
+        Raises:
+            ValueError: the file is damaged; names it, what is wrong, and the command that makes it again.
+        """
+        path = self.folder / f"{name}.json"
+        if not path.exists():
+            return None
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(_damaged(path, str(error))) from error
+        if isinstance(record, dict) and record.get("finished") is False:
+            return None
+        if wrong := _what_is_wrong(record):
+            raise ValueError(_damaged(path, wrong))
+        return dict(record)
+
+    def entry(self, name: str, key: str) -> Interval | None:
+        """An entry of a result's summary; None where there is none."""
+        record = self.record(name)
+        return None if record is None else record["summary"].get(key)
+
+
+def _damaged(path: Path, wrong: str) -> str:
+    return f"{path}: damaged ({wrong}); take it from git, or make it again: {command_of(path.stem)}"
+
+
+def _what_is_wrong(record: Any) -> str | None:
+    """Why a record cannot be used; None if it can."""
+    if not isinstance(record, dict):
+        return f"expected an object, got {type(record).__name__}"
+    if missing := [key for key in REQUIRED if key not in record]:
+        return f"no {', '.join(missing)}"
+    if not isinstance(record["summary"], dict) or not record["summary"]:
+        return "its summary is empty"
+    for key, entry in record["summary"].items():
+        if not isinstance(entry, dict) or not all(isinstance(entry.get(end), int | float) for end in ENDS):
+            return f"summary entry {key!r} is no value with low and high"
+        low, value, high = (float(entry[end]) for end in ENDS)
+        inside = low - ROUNDING <= value <= high + ROUNDING
+        if not inside or not all(map(math.isfinite, (low, value, high))):
+            return f"summary entry {key!r}: {value} is not a finite number between {low} and {high}"
+    return None
