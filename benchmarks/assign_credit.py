@@ -223,7 +223,7 @@ def main() -> None:
         "repeats": args.repeats,
     }
     output = Path(os.devnull) if args.quick else args.output
-    write_record(output, settings, summary, [*rows, *shorter])
+    write_record(output, settings, summary, [*rows, *shorter], seeds=[0])
 
 
 if __name__ == "__main__":

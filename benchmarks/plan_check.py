@@ -29,7 +29,7 @@ from typing import Any
 
 import torch
 from assign_credit import ANSWER, GROUP, LINES, lines_with_widths, one_trace
-from probe_passes import ProbeSizes, build_model, draw_probes, make_passes, rotated, time_round
+from probe_passes import SEED, ProbeSizes, build_model, draw_probes, make_passes, rotated, time_round
 from record import Summary, with_interval, write_record
 
 from rredcot_plugin import RRedCoTConfig
@@ -217,7 +217,7 @@ def main() -> None:
     driver = [measure_driver(tokens, args.repeats) for tokens in DRIVER_TOKENS]
     summary |= summarise_driver(driver)
     settings = {"cells": CELLS, "repeats": args.repeats, "model_parameters": model_sizes.parameters, "target": 0.2}
-    write_record(args.output, settings, summary, {"cells": rows, "driver": driver})
+    write_record(args.output, settings, summary, {"cells": rows, "driver": driver}, seeds=[SEED])
 
 
 if __name__ == "__main__":

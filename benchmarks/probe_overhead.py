@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from probe_passes import VOCAB_SIZE, ProbeSizes, build_model, make_passes, peak_growth, rotated, time_round
+from probe_passes import SEED, VOCAB_SIZE, ProbeSizes, build_model, make_passes, peak_growth, rotated, time_round
 from record import with_interval, write_record
 
 MEMORY_TOKENS = (1024, 2048, 4096)
@@ -127,7 +127,7 @@ def main() -> None:
         "tokens": args.tokens, "probes": args.probes, "probe_tokens": args.probe_tokens,
         "bridge_tokens": args.bridge_tokens, "model_parameters": parameters, "vocab_size": VOCAB_SIZE,
     }  # fmt: skip
-    write_record(args.output, settings, summary, {"seconds": seconds, "memory": memory})
+    write_record(args.output, settings, summary, {"seconds": seconds, "memory": memory}, seeds=[SEED])
 
 
 if __name__ == "__main__":

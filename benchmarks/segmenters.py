@@ -82,7 +82,7 @@ def main() -> None:
         short, long = (median(by_length[length]) for length in (LENGTHS[0], LENGTHS[-1]))
         exponent = 1 + float(np.log(long / short) / np.log(LENGTHS[-1] / LENGTHS[0]))
         summary[f"{name}_exponent"] = {"value": exponent, "low": exponent, "high": exponent}
-    write_record(args.output, {"tokens": args.tokens, "lengths": LENGTHS}, summary, seconds)
+    write_record(args.output, {"tokens": args.tokens, "lengths": LENGTHS}, summary, seconds, seeds=[0])
 
 
 if __name__ == "__main__":

@@ -64,7 +64,6 @@ class ProbePlan:
             if bool(valid[kind].any())
         }
 
-
     def _numbers(
         self, kind: str, log_probs: Sequence[Sequence[float]], length_normalize: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -75,7 +75,8 @@ def fit_logistic(
     optimizer = torch.optim.LBFGS([parameters], max_iter=100, tolerance_grad=1e-7, line_search_fn="strong_wolfe")
 
     def standardised() -> torch.Tensor:
-        return torch.linalg.solve_triangular(slopes, parameters[:, :-1], upper=False, left=False)
+        found: torch.Tensor = torch.linalg.solve_triangular(slopes, parameters[:, :-1], upper=False, left=False)
+        return found
 
     def raw() -> torch.Tensor:
         slope = standardised() / scale
