@@ -10,11 +10,11 @@ PIP_FLAGS := --quiet --disable-pip-version-check
 # Tests that start Ray leave the second core to it.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help env env-vllm browser demo dry-run test test-unit test-contract test-e2e test-vllm mutants lint types format bench-probes bench-overhead bench-fidelity bench-tabular bench-quick clean
+.PHONY: help env env-vllm browser demo dry-run test test-unit test-contract test-e2e test-vllm mutants lint types format bench-probes bench-overhead bench-fidelity bench-tabular bench-gradient bench-learning bench-quick clean
 
 help:
 	@sed -n 's/^# //p;s/^## //p' Makefile | head -2
-	@echo "targets: env env-vllm browser demo dry-run test test-unit test-contract test-e2e test-vllm mutants lint types format bench-probes bench-overhead bench-fidelity bench-tabular bench-quick clean"
+	@echo "targets: env env-vllm browser demo dry-run test test-unit test-contract test-e2e test-vllm mutants lint types format bench-probes bench-overhead bench-fidelity bench-tabular bench-gradient bench-learning bench-quick clean"
 
 env: $(VENV)/.installed
 env-vllm: $(VENV_VLLM)/.installed
@@ -95,6 +95,13 @@ bench-fidelity: env
 bench-tabular: env
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/tabular_gradient.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/return_equivalence.py
+
+bench-gradient: env
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/gradient.py
+
+# Hours; goes on where it was.
+bench-learning: env
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/learning.py --jobs 2 --page docs/learning.md
 
 # The regression gate: a few minutes on two cores, against benchmarks/results.
 bench-quick: env

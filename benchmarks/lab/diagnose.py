@@ -17,7 +17,7 @@ from rredcot_plugin.values import siblings
 from rredcot_plugin.values.calibration import LabelledStates, OutcomeCalibrator, fold_of_groups
 from rredcot_plugin.values.features import NAMES, boundary_features
 
-PROBE = ("logit_value",)
+PROBE = tuple(name for name in NAMES if "logit_value" in name)
 LOG_PROBS = tuple(name for name in NAMES if "log_prob" in name)
 PRODUCTS = tuple(name for name in NAMES if "*" in name)
 ENTROPIES = tuple(name for name in NAMES if "entropy" in name)
@@ -32,7 +32,7 @@ def variants() -> dict[str, tuple[list[str], int]]:
     sets = {
         "default features": list(NAMES),
         "without the probe": without(*PROBE),
-        "probe alone": list(PROBE),
+        "probe alone": ["logit_value"],
         "without log-probs": without(*LOG_PROBS),
         "without entropies": without(*ENTROPIES),
         "without others' mean": without("logit_others_mean"),

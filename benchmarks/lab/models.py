@@ -18,7 +18,7 @@ from rredcot_plugin.demo.train_reasoner import batches, train
 class CleanTraining:
     """How the under-trained model comes about; ``steps`` of ``batch`` solutions, each seen once."""
 
-    steps: int = 1500
+    steps: int = 2200
     batch: int = 32
     rate: float = 4e-3
     width: int = 96

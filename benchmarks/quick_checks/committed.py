@@ -14,6 +14,8 @@ ENDS = ("low", "value", "high")
 ROUNDING = 1e-9
 COMMANDS = {
     "fidelity": "make bench-fidelity",
+    "gradient": "make bench-gradient",
+    "learning": "make bench-learning",
     "overhead": "make bench-overhead",
     "probe_overhead": "make bench-probes",
     "step_share": "rredcot demo --out demo_output && python benchmarks/step_share.py demo_output/rredcot/tensorboard",

@@ -33,13 +33,8 @@ NAMES = (
     *siblings.NAMES,
     "logit_value*log_segments",
     "logit_others_mean*log_segments",
-    "logit_value*log_prob_min",
-    "logit_others_mean*log_prob_min",
 )
-"""The products let what the probe and the siblings say weigh differently early and late, and after a slip."""
-
-LOG_PROB_MIN = 2
-"""Its place among the features of the log-probs."""
+"""The products let what the probe and the others' mean say weigh differently early and late."""
 
 
 def boundary_features(
@@ -66,20 +61,16 @@ def boundary_features(
     number = torch.arange(S, device=real.device).float().expand(len(before), S)
     probe, others_mean = torch.logit(unit_values.clamp(1e-4, 1 - 1e-4)), torch.logit(smoothed)[:, None]
     log_segments = torch.log1p(number)
-    log_probs = _signal_features(rollouts.log_probs, real, before, position, lowest=True)
-    least = log_probs[LOG_PROB_MIN]
     columns = [
         probe,
         others_mean.expand_as(position),
         torch.log1p(position),
         log_segments,
-        *log_probs,
+        *_signal_features(rollouts.log_probs, real, before, position, lowest=True),
         *_signal_features(rollouts.entropies, real, before, position, lowest=False),
         *siblings.sibling_features(rollouts, segments, stats.index, unit_outcomes, unit_others_mean, valid),
         probe * log_segments,
         others_mean * log_segments,
-        probe * least,
-        others_mean * least,
     ]
     return torch.stack([column.double() for column in columns], dim=2)
 

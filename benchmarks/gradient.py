@@ -1,0 +1,186 @@
+"""How good is the gradient of each way of giving credit, on a tiny reasoner that samples its own traces?
+
+The model stands still. Prompts of medium success (chosen by a pilot sample) get many independent groups of 8; a step
+is one group of each, its credit from ``assign_credit`` with a calibrator that has seen four past steps on other
+prompts. Gradient of a step: mean over prompts and rollouts of Σ_t A_t ∇ log π(o_t).
+
+Reference for all: leave-one-out REINFORCE on a separate sample of four times the rollouts, in two independent halves.
+``snr_vs_grpo``: (E g · ∇/‖∇‖)² / tr Cov(g), GRPO = 1, at the same number of rollouts. ``cosine`` of E g and ∇, and ``bias``
+‖E g − ∇‖ / ‖∇‖ (a gradient of another length counts as biased), without the noise of either. ``spread_vs_grpo``:
+tr Cov(g) / ‖E g‖², GRPO = 1, under 1 is better. 95% intervals: bootstrap over steps and prompts. Gradients of
+distinct segments are sketched, see grads/sketch.py. Stages are kept in ``--cache``: an interrupted run goes on there.
+
+    OMP_NUM_THREADS=1 python benchmarks/gradient.py
+    OMP_NUM_THREADS=1 python benchmarks/gradient.py --quick --output quick.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from grads.credits import Credits, credit_steps, gradients
+from grads.drawing import TARGET, draw
+from grads.moments import Draw, Moments, Reference, draws, moments
+from grads.stage import Setup, Sizes, prepare
+from grads.values import value_errors
+from lab.models import CleanTraining, load_models
+from lab.rollouts import Actor
+from lab.store import Store
+from lab.tasks import FAMILIES
+from record import Summary, write_record
+
+from rredcot_plugin.demo.reasoner import build_tokenizer
+
+OUTPUT = Path(__file__).parent / "results" / "gradient.json"
+CACHE = Path(__file__).parent.parent / "outputs" / "gradient"
+QUICK = Sizes(
+    prompts=2, steps=6, reference=2, windows=1, candidates=10, pilot=16, pool=4, sketch=1024, resamples=20
+)
+QUICK_TRAINING = CleanTraining(steps=120)
+SHIPPED, BASELINE = "default_lam_1", "grpo"
+MEASURES = ("snr_vs_grpo", "cosine", "bias", "spread_vs_grpo")
+
+
+def measured(found: list[Moments], baseline: list[Moments]) -> dict[str, dict[str, float]]:
+    """Of the sample (first) with the bootstrap interval; all draws paired with those of GRPO."""
+    columns = {
+        "snr_vs_grpo": [own.snr / other.snr for own, other in zip(found, baseline, strict=True)],
+        "spread_vs_grpo": [own.spread / other.spread for own, other in zip(found, baseline, strict=True)],
+        "cosine": [own.cosine for own in found],
+        "bias": [own.bias for own in found],
+    }
+    return {name: interval(np.array(numbers)) for name, numbers in columns.items()}
+
+
+def interval(numbers: np.ndarray) -> dict[str, float]:
+    """The sample's number with the 95% interval of the draws that have one.
+
+    Raises:
+        ValueError: a sample without a number: too few steps to tell its length from 0.
+    """
+    if not np.isfinite(numbers[0]):
+        raise ValueError(
+            "the gradient's length cannot be told from 0; take more steps or prompts (grads/stage.py)"
+        )
+    low, high = np.nanquantile(numbers[1:], [0.025, 0.975])
+    # a debiased length has a mode at 0, so a sample may stand outside its own quantiles
+    return {"value": float(numbers[0]), "low": float(min(low, numbers[0])), "high": float(max(high, numbers[0]))}
+
+
+def measure_family(setup: Setup, credits: Credits) -> tuple[Summary, dict[str, Any]]:
+    """Entries of every method, and its cosine on every prompt alone."""
+    sizes, reference = setup.sizes, setup.reference
+    drawn = list(draws(sizes.steps, sizes.prompts, sizes.resamples, sizes.seed))
+    alone = [Draw(torch.ones(sizes.steps), row) for row in torch.eye(sizes.prompts)]
+    baseline = moments(gradients(setup, credits.weights[BASELINE]), reference, drawn)
+    summary: Summary = {}
+    raw: dict[str, Any] = {}
+    for name, weights in credits.weights.items():
+        found = moments(gradients(setup, weights), reference, drawn + alone)
+        own, each = found[: len(drawn)], found[len(drawn) :]
+        summary |= {f"{measure}/{name}": entry for measure, entry in measured(own, baseline).items()}
+        raw[name] = {
+            "moments": " ".join(f"{key}={value:.4g}" for key, value in asdict(own[0]).items()),
+            "cosine_by_prompt": " ".join(f"{m.cosine:.3f}" for m in each),
+        }
+    summary |= facts(setup, baseline[0])
+    summary |= value_errors(credits.values)
+    return summary, raw
+
+
+def facts(setup: Setup, grpo: Moments) -> Summary:
+    """How noisy a step is, how good the reference, and how far the sketch is from exact products."""
+    reference, exact = setup.reference, setup.exact_reference
+    numbers = {
+        "grpo_noise_over_signal": 1 / grpo.snr,
+        "accuracy": float(setup.prompt_means.mean()),
+        "distinct_segments": float(sum(len(own.number) for own in setup.pieces)),
+        "reference_cosine_of_halves": float(
+            torch.cosine_similarity(reference.first.sum(0), reference.second.sum(0), dim=0)
+        ),
+        "sketch_error": _product(reference) / _product(exact) - 1,
+    }
+    return {name: {"value": x, "low": x, "high": x} for name, x in numbers.items()}
+
+
+def _product(reference: Reference) -> float:
+    return float(reference.first.sum(0) @ reference.second.sum(0))
+
+
+def show(family: str, summary: Summary, names: list[str]) -> None:
+    print(f"\n{family:28s}" + "".join(f"{measure:>24s}" for measure in MEASURES))
+    for name in names:
+        entries = [summary[f"{family}/{measure}/{name}"] for measure in MEASURES]
+        cells = "".join(f"{e['value']:9.3f} [{e['low']:5.2f},{e['high']:6.2f}]" for e in entries)
+        print(f"{name:28s}{cells}")
+    for key, entry in summary.items():
+        if key.startswith(f"{family}/") and key.count("/") == 1:
+            print(f"  {key:38s}{entry['value']:9.3f} [{entry['low']:.3f}, {entry['high']:.3f}]")
+
+
+def headline(summary: Summary, families: list[str]) -> Summary:
+    """The shipped default where it is worst, and whether that reaches the target."""
+    at = min(families, key=lambda family: summary[f"{family}/snr_vs_grpo/{SHIPPED}"]["value"])
+    entry = summary[f"{at}/snr_vs_grpo/{SHIPPED}"]
+    verdict = "MET" if entry["value"] >= TARGET else "MISSED"
+    print(f"\nsnr_vs_grpo of the default, worst family ({at}): {entry['value']:.3f}, target {TARGET}: {verdict}")
+    return {"snr_vs_grpo": entry}
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="small sizes: shows that it runs, measures nothing")
+    parser.add_argument(
+        "--families", nargs="+", choices=list(FAMILIES), default=["sums", "sorting"], metavar="NAME"
+    )
+    parser.add_argument("--steps", type=int, default=CleanTraining.steps, help="training steps of the clean model")
+    parser.add_argument("--candidates", type=int, help="questions that the prompts are chosen from (default 64)")
+    parser.add_argument("--seed", type=int, default=0, help="of questions and rollouts (default 0)")
+    parser.add_argument("--cache", type=Path, default=CACHE, help="folder for models, rollouts and gradients")
+    parser.add_argument("--output", type=Path, default=OUTPUT, help="where the JSON goes; the picture beside it")
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = parse_arguments()
+    torch.set_num_threads(1)
+    begin = time.process_time()
+    sizes = dataclasses.replace(QUICK if args.quick else Sizes(), seed=args.seed)
+    if args.candidates is not None:
+        sizes = dataclasses.replace(sizes, candidates=args.candidates)
+    training = QUICK_TRAINING if args.quick else CleanTraining(steps=args.steps)
+    store = Store(args.cache / ("quick" if args.quick else "full"))
+    models = load_models(store, training, {FAMILIES[name].model for name in args.families})
+    summary: Summary = {}
+    raw: dict[str, Any] = {}
+    for name in args.families:
+        family = FAMILIES[name]
+        # files of another model must not be taken for this one's
+        own = Store(store.folder / (name if family.model == "demo" else f"{name}_{training.steps}"))
+        setup = prepare(Actor(family, models[family.model], build_tokenizer()), sizes, own)
+        credits = credit_steps(setup, lambda n, name=name: _progress(name, n, sizes.steps))  # type: ignore[misc]
+        entries, raw[name] = measure_family(setup, credits)
+        summary |= {f"{name}/{key}": entry for key, entry in entries.items()}
+        show(name, summary, list(credits.weights))
+        # written behind every family, so that an interrupted run leaves what it has, and says which families
+        settings = {"sizes": asdict(sizes), "training": asdict(training), "target": TARGET, "families": list(raw)}
+        spent = {"cpu_seconds": time.process_time() - begin}
+        first = headline(summary, list(raw))
+        write_record(args.output, settings | spent, first | summary, raw, seeds=[sizes.seed], shown=list(first))
+        draw(args.output.with_suffix(".png"), summary, list(raw), list(credits.weights))
+
+
+def _progress(family: str, step: int, steps: int) -> None:
+    if (step + 1) % 16 == 0 or step + 1 == steps:
+        print(f"{family}: step {step + 1}/{steps}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The gradient benchmark on tiny reasoners: counted sampling, sketched gradients, methods, statistics."""

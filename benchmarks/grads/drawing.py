@@ -1,0 +1,42 @@
+"""Signal over variance of every method, a panel for each family."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+
+TARGET = 1.5
+
+
+def draw(
+    output: Path, summary: Mapping[str, Mapping[str, float]], families: Sequence[str], names: Sequence[str]
+) -> None:
+    """A row per method, with interval; blue where the cosine is at least .99, red below."""
+    figure, axes = plt.subplots(
+        1, len(families), figsize=(3 + 5 * len(families), 0.2 * len(names) + 1.4), sharey=True, squeeze=False
+    )
+    rows = np.arange(len(names))
+    for axis, family in zip(axes[0], families, strict=True):
+        entries = [summary[f"{family}/snr_vs_grpo/{name}"] for name in names]
+        cosines = [summary[f"{family}/cosine/{name}"]["value"] for name in names]
+        value, low, high = (np.array([entry[key] for entry in entries]) for key in ("value", "low", "high"))
+        colors = ["#4c78a8" if cosine >= 0.99 else "#e45756" for cosine in cosines]
+        axis.barh(rows, value, color=colors, height=0.75)
+        axis.hlines(rows, low, high, color="black", linewidth=1)
+        axis.axvline(1, color="black", linewidth=0.8)
+        axis.axvline(TARGET, color="black", linewidth=0.8, linestyle=":")
+        axis.set_xlim(0, min(8.0, float(np.nanmax(high)) * 1.05))
+        axis.set_title(family)
+        axis.set_xlabel("signal over variance, GRPO = 1 (95 %); red: cosine under .99")
+    axes[0][0].set_yticks(rows, names, fontsize=7)
+    axes[0][0].set_ylim(len(names) - 0.4, -0.6)
+    figure.tight_layout()
+    figure.savefig(output, dpi=90)
+    plt.close(figure)
+    print(f"written: {output}")

@@ -1,0 +1,63 @@
+"""Every way of giving credit that the package has, and what it is compared with: a number for each segment of a step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
+
+from grads.step import Step, config
+from rredcot_plugin.pipeline import assign_credit
+from rredcot_plugin.types import Segments
+
+LAMBDAS = (0.0, 0.5, 0.9, 0.95, 1.0)
+
+
+def methods(step: Step, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """(B, S) of every method."""
+    found = {
+        "grpo": verl_grpo(step, deviation=True),
+        "grpo_no_std": verl_grpo(step, deviation=False),
+        "leave_one_out": flat(step, step.outcomes - step.stats.others_mean),
+        "prompt_mean": flat(step, step.outcomes - step.prompt_mean),
+        "weighted": credit_of(step, values["default"], mode="weighted"),
+    }
+    for lam in LAMBDAS:
+        found[f"default_lam_{lam:g}"] = credit_of(step, values["default"], lam=lam)
+        found[f"calibrated_lam_{lam:g}"] = credit_of(step, values["default"], lam=lam, scale="none")
+    for name in ("monte_carlo_4", "monte_carlo_32", "true", "siblings"):
+        for lam in (0.0, 0.9, 1.0):
+            found[f"{name}_lam_{lam:g}"] = credit_of(step, values[name], lam=lam, scale="none")
+    for name in ("support", "confidence", "attention", "gradient"):
+        for lam in (0.0, 1.0):
+            found[f"{name}_lam_{lam:g}"] = credit_of(step, values[name], lam=lam, scale="none")
+    return found
+
+
+def credit_of(step: Step, values: torch.Tensor, **options: Any) -> torch.Tensor:
+    """The package's own advantages for given values."""
+    credit = assign_credit(step.rows.rollouts, config(**options), segments=step.segments, values=values)
+    return per_segment(credit.advantages, step.segments)
+
+
+def per_segment(advantages: torch.Tensor, segments: Segments) -> torch.Tensor:
+    """(B, S) of (B, T): the advantage of a segment's first token; all its tokens have it."""
+    at = segments.starts.clamp(max=advantages.shape[1] - 1)
+    return torch.where(segments.exists, advantages.gather(1, at), 0.0)
+
+
+def verl_grpo(step: Step, *, deviation: bool) -> torch.Tensor:
+    rollouts = step.rows.rollouts
+    advantages, _ = compute_grpo_outcome_advantage(
+        rollouts.rewards,
+        rollouts.response_mask.float(),
+        np.array(rollouts.group_ids, dtype=object),
+        norm_adv_by_std_in_grpo=deviation,
+    )
+    return per_segment(advantages, step.segments)
+
+
+def flat(step: Step, advantage: torch.Tensor) -> torch.Tensor:
+    return torch.where(step.segments.exists, advantage[:, None], 0.0)

@@ -1,0 +1,74 @@
+"""A training step of the benchmark, and the calibrators that its past has left behind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from grads.asking import Asked, tokens_of
+from grads.norms import NormWeighted
+from grads.truth import Pool
+from rredcot_plugin.config import RRedCoTConfig
+from rredcot_plugin.groups import GroupStats, group_stats
+from rredcot_plugin.pipeline import assign_credit
+from rredcot_plugin.rows import StepRows
+from rredcot_plugin.types import Segments
+from rredcot_plugin.values.calibration import OutcomeCalibrator
+
+FITTED: dict[str, dict[str, Any]] = {
+    "default": {},
+    "confidence": {"value_estimator": "confidence"},
+    "norm_weighted": {},
+}
+"""Values that are fitted across groups: name → options."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A training step: rows in the order of prompts × group, what the past left behind, and the truth about it."""
+
+    rows: StepRows
+    segments: Segments
+    window: dict[str, dict[str, Any]]
+    """State of the calibrator of each of ``FITTED``, as the past steps left it."""
+    pool: Pool
+    prompt_mean: torch.Tensor
+    """(B,) mean reward of the row's prompt in the reference sample."""
+    past_sum: torch.Tensor
+    past_count: torch.Tensor
+    """(B,) Σ R and number of rollouts of the row's prompt in the last four steps."""
+
+    @property
+    def outcomes(self) -> torch.Tensor:
+        return self.rows.rollouts.outcomes
+
+    @property
+    def stats(self) -> GroupStats:
+        return group_stats(self.outcomes, self.rows.rollouts.group_ids, torch.isfinite(self.outcomes))
+
+
+def config(**options: Any) -> RRedCoTConfig:
+    return RRedCoTConfig.from_mapping({"segmenter": "newline", **options})
+
+
+def new_calibrator(name: str, window: int = 4) -> OutcomeCalibrator:
+    return NormWeighted(window) if name == "norm_weighted" else OutcomeCalibrator(window)
+
+
+def fit_values(asked: Asked, rows: StepRows, segments: Segments, name: str, calibrator: OutcomeCalibrator) -> Any:
+    """Credit with the values of one of ``FITTED``; the calibrator's window gains the batch."""
+    chosen = config(**FITTED[name])
+    if isinstance(calibrator, NormWeighted):
+        calibrator.prepare(rows.rollouts, segments)
+    probed = asked.probed(rows, segments, chosen)
+    return assign_credit(rows.rollouts, chosen, segments=segments, probed=probed, calibrator=calibrator)
+
+
+def places(step: Step) -> list[tuple[int, ...]]:
+    """The state of every segment, in the order of ``exists``."""
+    tokens, prompts = tokens_of(step.rows), [len(p) for p in step.rows.prompts]
+    starts = step.segments.starts.tolist()
+    rows, states = step.segments.exists.nonzero().T.tolist()
+    return [tuple(tokens[r][: prompts[r] + starts[r][k]]) for r, k in zip(rows, states, strict=True)]

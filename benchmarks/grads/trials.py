@@ -1,0 +1,89 @@
+"""Ideas that the package does not have, or has behind another key, in the form of ``methods``."""
+
+from __future__ import annotations
+
+import torch
+
+from grads.methods import credit_of, flat, verl_grpo
+from grads.norms import surprise, weighted_others_mean
+from grads.step import Step
+from rredcot_plugin.redistribution import redistribute
+
+PSEUDO_ROLLOUTS = 4.0
+"""How many rollouts the batch's mean counts for in the shrunken baselines."""
+
+PIECE_TOKENS = 8
+"""About the length of a line: λ of a token is the PIECE_TOKENS-th root of λ of a segment."""
+
+
+def trials(step: Step, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """(B, S) of every idea that the package does not have, or has behind another key."""
+    return _scaled(step, values["default"]) | _other_baselines(step, values) | _norm_weighted(step, values)
+
+
+def _scaled(step: Step, fitted: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The default's values under other scales, loss aggregations and meanings of λ."""
+    tokens, count = step.segments.lengths.float(), step.segments.num_segments
+    lengths = tokens.sum(1, keepdim=True)
+    links = (count - 1).clamp(min=1)[:, None].expand_as(tokens)
+    return {
+        "batch_std_lam_1": credit_of(step, fitted, scale="batch_std"),
+        "whiten_lam_1": credit_of(step, fitted, scale="whiten"),
+        "match_grpo_lam_0": credit_of(step, fitted, match_grpo=True, lam=0.0),
+        "match_grpo_lam_0.9": credit_of(step, fitted, match_grpo=True, lam=0.9),
+        "token_mean_default": credit_of(step, fitted) / lengths.mean(),
+        "trace_mean_default": credit_of(step, fitted) / lengths,
+        "trace_mean_grpo": verl_grpo(step, deviation=True) / lengths,
+        "clipped_lam_1": credit_of(step, fitted, scale="none").clamp(-0.5, 0.5),
+        "lam_0.9_per_token": _by_token(step, fitted, 0.9 ** (tokens / PIECE_TOKENS)),
+        "lam_0.9_per_trace": _by_token(step, fitted, 0.9 ** (1 / links)),
+    }
+
+
+def _other_baselines(step: Step, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """What else may stand at the prompt, or everywhere."""
+    fitted, stats = values["default"], step.stats
+    others = stats.count - 1
+    running = (stats.others_mean * others + step.past_sum) / (others + step.past_count)
+    elsewhere = (step.outcomes.sum() - stats.mean * stats.count) / (len(step.outcomes) - stats.count)
+    shrunk = (stats.others_mean * others + PSEUDO_ROLLOUTS * elsewhere) / (others + PSEUDO_ROLLOUTS)
+    mixed = (fitted + values["siblings"]) / 2
+    return {
+        "running_mean": flat(step, step.outcomes - running),
+        "shrunk_mean": flat(step, step.outcomes - shrunk),
+        "half_mean": flat(step, step.outcomes - stats.others_mean / 2),
+        "no_baseline": flat(step, step.outcomes),
+        "calibrated_running_lam_1": credit_of(step, _with_prior(fitted, running), scale="none"),
+        "calibrated_running_lam_0.9": credit_of(step, _with_prior(fitted, running), scale="none", lam=0.9),
+        "fitted_and_siblings_lam_0.9": credit_of(step, mixed, scale="none", lam=0.9),
+        "fitted_and_siblings_lam_1": credit_of(step, mixed, scale="none"),
+    }
+
+
+def _norm_weighted(step: Step, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Baselines for the least variance instead of the best prediction."""
+    stats, weight = step.stats, surprise(step.rows.rollouts, step.segments)
+    whole = weighted_others_mean(step.outcomes, weight.sum(1), stats)
+    first = weighted_others_mean(step.outcomes, weight[:, 0], stats)
+    fitted = _with_prior(values["norm_weighted"], first)
+    return {
+        "norm_weighted_mean": flat(step, step.outcomes - whole),
+        "norm_weighted_lam_1": credit_of(step, fitted, scale="none"),
+        "norm_weighted_lam_0.9": credit_of(step, fitted, scale="none", lam=0.9),
+        "norm_weighted_group_std_lam_1": credit_of(step, fitted),
+        "norm_weighted_batch_std_lam_1": credit_of(step, fitted, scale="batch_std"),
+    }
+
+
+def _with_prior(values: torch.Tensor, prior: torch.Tensor) -> torch.Tensor:
+    return torch.cat([prior[:, None], values[:, 1:]], dim=1)
+
+
+def _by_token(step: Step, values: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
+    """Â_k = δ_k + keep_k Â_{k+1}, ``keep`` (B, S); unscaled."""
+    deltas = redistribute(values, step.outcomes, step.segments.num_segments)
+    found, running = torch.zeros_like(deltas), torch.zeros_like(deltas[:, 0])
+    for k in reversed(range(deltas.shape[1])):
+        running = torch.where(k < step.segments.num_segments, deltas[:, k] + keep[:, k] * running, 0.0)
+        found[:, k] = running
+    return found

@@ -1,0 +1,73 @@
+"""Rollouts of one step, their judgement by the task's own checks, and their log-probs with a gradient."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from lab.rollouts import Actor, LabBatch
+from lab.sampling import Prefix, continuations
+from lab.tasks import Question
+
+from learn.fast_sampling import folded
+from rredcot_plugin.demo.reasoner import MAX_RESPONSE_TOKENS
+from rredcot_plugin.offline.encode import EncodedRow
+from rredcot_plugin.offline.rows import Row
+
+
+def seed_of(run_seed: int, purpose: str, step: int) -> int:
+    """A seed of its own for each purpose and step of a run."""
+    return int.from_bytes(hashlib.sha256(f"{run_seed} {purpose} {step}".encode()).digest()[:6])
+
+
+def sample(
+    actor: Actor, prefixes: Sequence[Prefix], budgets: Sequence[int], copies: int, seed: int
+) -> list[list[list[int]]]:
+    """``copies`` continuations of every prefix at temperature 1."""
+    with folded(actor.model):
+        return continuations(actor.model, prefixes, budgets, copies, seed)
+
+
+def rollouts(actor: Actor, questions: Sequence[Question], group: int, seed: int) -> list[EncodedRow]:
+    """``group`` rewarded responses to each question; the question's number is the group."""
+    prompts = [actor.prompt(question) for question in questions]
+    found = sample(actor, prompts, [MAX_RESPONSE_TOKENS] * len(prompts), group, seed)
+    return [
+        encode(actor, question, prompt, response, f"{number}")
+        for number, (question, prompt, own) in enumerate(zip(questions, prompts, found, strict=True))
+        for response in own
+    ]
+
+
+def encode(actor: Actor, question: Question, prompt: Prefix, response: list[int], group: str) -> EncodedRow:
+    text, spans = actor.encoder.table.align(np.array(response, dtype=np.int64))
+    row = Row(0, question.text, text, actor.family.reward(question, text), group, ground_truth=question.answer)
+    return EncodedRow(row, list(prompt), response, text, spans, "", True)
+
+
+def judge(actor: Actor, questions: Sequence[Question], rows: Sequence[EncodedRow]) -> dict[str, float]:
+    """Shares of rewarded responses, of those whose every line is right, and of rewarded ones with a wrong line."""
+    rewards = np.array([row.row.reward for row in rows])
+    right = np.array(
+        [actor.family.first_mistake(q, row.text) is None for q, row in zip(questions, rows, strict=True)]
+    )
+    return {
+        "accuracy": float(rewards.mean()),
+        "all_right": float(right.mean()),
+        "lucky": float(((rewards > 0) & ~right).mean()),
+    }
+
+
+def response_log_probs(model: torch.nn.Module, batch: LabBatch) -> torch.Tensor:
+    """Log-probs (B, T) of the responses' tokens in nats, with a gradient; 0 where there is no token."""
+    width = max(map(len, batch.tokens))
+    # right padding under a causal mask is never seen by a real token: no attention mask needed
+    ids = torch.tensor([row + [0] * (width - len(row)) for row in batch.tokens])
+    logits = model(input_ids=ids, use_cache=False).logits[:, :-1].float()
+    found = torch.log_softmax(logits, -1).gather(-1, ids[:, 1:, None])[..., 0]
+    mask = batch.rows.rollouts.response_mask
+    first = torch.tensor([len(prompt) - 1 for prompt in batch.rows.prompts])
+    columns = (first[:, None] + torch.arange(mask.shape[1])[None, :]).clamp(max=width - 2)
+    return torch.where(mask, found.gather(1, columns), 0.0)

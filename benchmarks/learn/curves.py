@@ -1,0 +1,166 @@
+"""The runs of one system on one family as arrays, and when their mean curve gets to a level."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from learn.runs import DONE, PHASES, Record, Run
+from learn.statistics import Interval, interval
+
+WINDOW = 3
+"""Validations that are averaged into one point of a curve; two at its ends."""
+
+
+@dataclass(frozen=True)
+class Curves:
+    """n runs with E validations at ``steps`` and T training steps; failed runs are only counted.
+
+    ``evals[name]`` (n, E), ``trained[name]`` (n, T); ``spent`` (n, E) by "step", "seconds" and "tokens": what had
+    been used when a validation was made.
+    """
+
+    steps: np.ndarray
+    evals: dict[str, np.ndarray]
+    trained: dict[str, np.ndarray]
+    spent: dict[str, np.ndarray]
+    reasons: tuple[str, ...]
+
+    @property
+    def runs(self) -> int:
+        return len(self.spent["step"])
+
+    @property
+    def everyone(self) -> np.ndarray:
+        return np.arange(self.runs)
+
+    def final(self, name: str) -> np.ndarray:
+        """The last validation of each run."""
+        found: np.ndarray = self.evals[name][:, -1]
+        return found
+
+    @property
+    def area(self) -> np.ndarray:
+        """Held-out accuracy of each run, the mean over all validations behind the first: sample efficiency."""
+        found: np.ndarray = self.evals["accuracy"][:, 1:].mean(axis=1)
+        return found
+
+    def curve(self, rows: np.ndarray) -> np.ndarray:
+        """Smoothed mean accuracy (E,) of some runs."""
+        return smoothed(self.evals["accuracy"][rows].mean(axis=0))
+
+    def deviation(self, name: str, rows: np.ndarray) -> float:
+        """Standard deviation between seeds of what training saw, the mean over steps."""
+        return float(self.trained[name][rows].std(axis=0, ddof=1).mean()) if len(rows) > 1 else np.nan
+
+
+def collect(runs: Sequence[Run], records: Mapping[Run, Record]) -> Curves:
+    """The arrays of these runs, as far as there are records.
+
+    Raises:
+        ValueError: none of them is done.
+    """
+    there = [records[run] for run in runs if run in records]
+    done = [record for record in there if record["status"] == DONE]
+    if not done:
+        raise ValueError(f"{runs[0].family} {runs[0].system.name}: no finished run")
+    steps = np.array(done[0]["evals"]["step"])
+    at = steps.astype(int)
+    totals = [spent(record) for record in done]
+    return Curves(
+        steps,
+        {
+            name: np.array([record["evals"][name] for record in done])
+            for name in ("accuracy", "all_right", "lucky")
+        },
+        {
+            name: np.array([record["steps"][name] for record in done])
+            for name in ("accuracy", "grad_norm", "entropy")
+        },
+        {
+            "step": np.tile(steps, (len(done), 1)),
+            **{name: np.array([total[name][at] for total in totals]) for name in ("seconds", "tokens")},
+        },
+        tuple(record["reason"] for record in there if record["status"] != DONE),
+    )
+
+
+def spent(record: Record) -> dict[str, np.ndarray]:
+    """Running sums over the steps of a record, 0 first: seconds of training, and tokens that were generated."""
+    steps = record["steps"]
+    seconds = np.sum([steps[f"seconds_{name}"] for name in PHASES], axis=0)
+    tokens = np.array(steps["response_tokens"]) + np.array(steps["continuation_tokens"])
+    return {name: np.concatenate([[0.0], np.cumsum(x)]) for name, x in (("seconds", seconds), ("tokens", tokens))}
+
+
+def smoothed(curve: np.ndarray) -> np.ndarray:
+    """Running mean over ``WINDOW`` points, over those that there are at the ends.
+
+    >>> smoothed(np.array([0.0, 3.0, 6.0, 0.0])).tolist()
+    [1.5, 3.0, 3.0, 3.0]
+    """
+    kernel, side = np.ones(WINDOW), WINDOW // 2
+    sums, counts = (np.convolve(x, kernel)[side : side + len(curve)] for x in (curve, np.ones_like(curve)))
+    found: np.ndarray = sums / counts
+    return found
+
+
+def arrival(steps: np.ndarray, curve: np.ndarray, level: float) -> float:
+    """The step at which a curve is first at the level, linear between its points; infinite if it never is.
+
+    >>> arrival(np.array([0.0, 10.0, 20.0]), np.array([0.0, 1.0, 0.0]), 0.5)
+    5.0
+    """
+    above = np.flatnonzero(curve >= level)
+    if not len(above):
+        return np.inf
+    i = int(above[0])
+    if i == 0:
+        return float(steps[0])
+    share = (level - curve[i - 1]) / (curve[i] - curve[i - 1])
+    return float(steps[i - 1] + share * (steps[i] - steps[i - 1]))
+
+
+def used(curves: Curves, rows: np.ndarray, level: float, axis: str) -> float:
+    """What these runs' mean curve has used of ``axis`` when it gets to the level; infinite if it does not."""
+    at = arrival(curves.steps, curves.curve(rows), level)
+    return float(np.interp(at, curves.steps, curves.spent[axis][rows].mean(axis=0))) if np.isfinite(at) else np.inf
+
+
+def reach(system: Curves, base: Curves, axis: str, of_run: bool = False) -> Interval:
+    """What a system uses until it has the base's final accuracy, over what the base used.
+
+    Level: the last point of the base's smoothed mean curve. The base's own use is counted up to *its* first
+    arrival there (at least one step), so that a curve that is flat at the end is no gain for anyone; with
+    ``of_run`` over its whole run. Where the level is not reached, the end of the system's own runs stands in
+    (a lower bound), and ``censored`` is the share of resamples in which that was so. No number (NaN) where the
+    base ended no higher than it began: then there is nothing to reach.
+    """
+    whole = base.curve(base.everyone)
+    if whole[-1] <= whole[0]:
+        return dict.fromkeys(("value", "low", "high"), np.nan) | {"censored": 0.0, "reached": 0.0}
+    unreached: list[bool] = []
+
+    def ratio(own: np.ndarray, others: np.ndarray) -> float:
+        level = float(base.curve(others)[-1])
+        total = float(base.spent[axis][others].mean(axis=0)[-1])
+        first = total / float(base.steps[-1])
+        against = total if of_run else max(used(base, others, level, axis), first)
+        found = used(system, own, level, axis)
+        unreached.append(not np.isfinite(found))
+        return min(found, float(system.spent[axis][own].mean(axis=0)[-1])) / against
+
+    entry = interval(ratio, [system.runs, base.runs])
+    return entry | {"censored": float(np.mean(unreached[1:] or unreached)), "reached": float(not unreached[0])}
+
+
+def accuracy_at(system: Curves, base: Curves, axis: str) -> Interval:
+    """A system's smoothed mean accuracy when it has used what the base's whole run uses, or at its own end."""
+
+    def read(own: np.ndarray, others: np.ndarray) -> float:
+        budget = float(base.spent[axis][others].mean(axis=0)[-1])
+        return float(np.interp(budget, system.spent[axis][own].mean(axis=0), system.curve(own)))
+
+    return interval(read, [system.runs, base.runs])

@@ -1,0 +1,155 @@
+"""One training run: what identifies it, and its file, which is whole or not there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lab.models import CleanTraining
+from lab.tasks import CLEAN_SHARES, DEMO, FAMILIES
+
+from learn.systems import System
+from rredcot_plugin.demo.reasoner import CHECKPOINT
+
+LEAN, VERL = "lean", "verl"
+DONE, FAILED = "done", "failed"
+PHASES = ("rollout", "log_prob", "credit", "update")
+"""Of a training step; their seconds are kept one by one."""
+
+TRAIN_SEEDS = 1000
+"""Added to a run's seed, so that its questions are not those that the reasoner was trained on."""
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """``steps`` of ``prompts`` × ``group`` rollouts; every ``eval_every`` steps ``eval_questions`` held-out questions
+    are answered ``eval_samples`` times, after the last step ``final_samples`` times. ``clean_steps`` of training
+    made the model of the families with own mistakes."""
+
+    steps: int = 30
+    prompts: int = 8
+    group: int = 8
+    eval_every: int = 3
+    eval_questions: int = 64
+    eval_samples: int = 2
+    final_samples: int = 6
+    clean_steps: int = CleanTraining.steps
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if value < 1:
+                raise ValueError(f"{name}={value}: allowed are whole numbers from 1")
+        if self.prompts < 2:
+            raise ValueError(f"prompts={self.prompts}: at least 2, credit is fitted on other groups")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A system with a learning rate and a seed, on a family."""
+
+    family: str
+    system: System
+    rate: float
+    seed: int
+    sizes: Sizes
+    trainer: str = LEAN
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Everything that the result depends on, as JSON."""
+        sizes = asdict(self.sizes)
+        if FAMILIES[self.family].model == DEMO:
+            del sizes["clean_steps"]
+        return {
+            "trainer": self.trainer,
+            "family": self.family,
+            "system": self.system.name,
+            **self.system.identity,
+            "rate": self.rate,
+            "seed": self.seed,
+            "sizes": sizes,
+            "model": _model_digest(FAMILIES[self.family].model, self.sizes.clean_steps),
+        }
+
+    @property
+    def name(self) -> str:
+        return f"{self.trainer} {self.family} {self.system.name} rate {self.rate:g} seed {self.seed}"
+
+    @property
+    def file(self) -> str:
+        digest = hashlib.sha256(json.dumps(self.identity, sort_keys=True).encode()).hexdigest()[:12]
+        return f"{self.trainer}-{self.family}-{self.system.name}-{self.rate:g}-{self.seed}-{digest}.json"
+
+
+@cache
+def _model_digest(model: str, clean_steps: int) -> str:
+    if model == DEMO:
+        content = (CHECKPOINT / "model.safetensors").read_bytes()
+    else:
+        content = json.dumps([asdict(CleanTraining(steps=clean_steps)), CLEAN_SHARES], sort_keys=True).encode()
+    return hashlib.sha256(content).hexdigest()[:12]
+
+
+def save(folder: Path, run: Run, record: Record) -> None:
+    """Write a run's file: the digest of the rest on the first line, so that a broken file is seen."""
+    folder.mkdir(parents=True, exist_ok=True)
+    body = json.dumps({"identity": run.identity, **record}).encode()
+    path = folder / run.file
+    half = path.with_suffix(f".{os.getpid()}.half")
+    half.write_bytes(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+    half.replace(path)
+
+
+def load(folder: Path, run: Run) -> Record | None:
+    """A run's record; None where there is none, or where its file is corrupted, which is said."""
+    path = folder / run.file
+    body = _read(path)
+    return None if body is None else json.loads(body)
+
+
+def _read(path: Path) -> bytes | None:
+    if not path.exists():
+        return None
+    digest, _, body = path.read_bytes().partition(b"\n")
+    if digest == hashlib.sha256(body).hexdigest().encode():
+        return body
+    print(
+        f"{path}: corrupted (its content does not have the digest of its first line); it is run again", flush=True
+    )
+    return None
+
+
+def load_all(folder: Path, runs: Iterable[Run]) -> dict[Run, Record]:
+    """The records that the folder has of these runs."""
+    found = {run: load(folder, run) for run in runs}
+    return {run: record for run, record in found.items() if record is not None}
+
+
+def merge(folder: Path, others: Iterable[Path]) -> int:
+    """Take over the whole files of other folders that this one does not have; how many.
+
+    Raises:
+        ValueError: a folder that is not there.
+    """
+    taken = 0
+    folder.mkdir(parents=True, exist_ok=True)
+    for other in others:
+        if not other.is_dir():
+            raise ValueError(f"--merge {other}: no such folder")
+        for path in sorted(other.glob("*.json")):
+            here = folder / path.name
+            body = None if here.exists() else _read(path)
+            if body is not None:
+                half = here.with_suffix(f".{os.getpid()}.half")
+                half.write_bytes(path.read_bytes())
+                half.replace(here)
+                taken += 1
+    return taken

@@ -1,0 +1,107 @@
+"""What is compared: ways of giving credit, by name. All of them cut a trace at its lines."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from rredcot_plugin.config import RRedCoTConfig
+from rredcot_plugin.values.base import calibrates
+from rredcot_plugin.values.features import NAMES
+
+GRPO, CREDIT, NO_REWARD, SHUFFLED = KINDS = ("grpo", "credit", "no_reward", "shuffled")
+"""verl's own advantages; ``assign_credit``; segment log-probs instead of rewards; values of other groups' traces."""
+
+SEGMENTER = "newline"
+
+
+@dataclass(frozen=True)
+class System:
+    """One way of giving credit: ``options`` of ``algorithm.rredcot`` beside the segmenter."""
+
+    name: str
+    kind: str = CREDIT
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    @property
+    def config(self) -> RRedCoTConfig:
+        return RRedCoTConfig.from_mapping({"segmenter": SEGMENTER, **self.options})
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What a result of this system depends on; the features too, where the fit reads them."""
+        known: dict[str, Any] = {"kind": self.kind, "options": dict(self.options)}
+        if self.kind in (CREDIT, SHUFFLED):
+            fitted = self.config.calibrate == "outcome" and calibrates(self.config.build_value_estimator())
+            known["features"] = list(NAMES) if fitted else []
+        return known
+
+
+PAPER = {"mode": "weighted", "proposals": "group"}
+"""How the paper turns δ into advantages, by our reading (docs/assumptions.md)."""
+
+DEFAULT_SYSTEMS = (
+    System("grpo", GRPO),
+    System("mc_grpo", options={"value_estimator": "monte_carlo", "lam": 0.0}),
+    System("attention", options={"value_estimator": "attention", **PAPER}),
+    System("gradient", options={"value_estimator": "gradient", **PAPER}),
+    System("rredcot_paper", options={"calibrate": "none", **PAPER}),
+    System("rredcot"),
+    System("rredcot_lam95", options={"lam": 0.95}),
+    System("control_no_reward", NO_REWARD),
+    System("control_shuffled_values", SHUFFLED),
+)
+MORE_SYSTEMS = (
+    System("rredcot_raw", options={"calibrate": "none", "lam": 0.0}),
+    System("mc_grpo_weighted", options={"value_estimator": "monte_carlo", **PAPER}),
+    System("mc_grpo_lam1", options={"value_estimator": "monte_carlo"}),
+)
+"""Known by name, not run unless asked for."""
+
+
+def parse_system(words: Sequence[str]) -> System:
+    """``name key=value …``: a system of one's own; values are YAML.
+
+    >>> parse_system(["mine", "lam=0.5", "value_kwargs={max_proposals: 2}"]).options
+    {'lam': 0.5, 'value_kwargs': {'max_proposals': 2}}
+
+    Raises:
+        ValueError: a name that is taken, a word without "=", or an option that does not exist.
+    """
+    name, *pairs = words
+    if name in {system.name for system in (*DEFAULT_SYSTEMS, *MORE_SYSTEMS)}:
+        raise ValueError(f"--system {name}: this name is taken; choose another one")
+    if not name.isidentifier():
+        raise ValueError(f"--system {name}: expected a name of letters, digits and _, then key=value …")
+    options = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise ValueError(f"--system {name}: expected key=value, got {pair!r}")
+        options[key] = yaml.safe_load(value)
+    system = System(name, options=options)
+    try:
+        system.config.build_value_estimator()
+    except ValueError as error:
+        raise ValueError(f"--system {name}: {error}") from error
+    return system
+
+
+def choose(names: Sequence[str] | None, own: Sequence[System]) -> list[System]:
+    """The systems of these names in the order of the lists above, with one's own; all default ones for None.
+
+    Raises:
+        ValueError: a name that does not exist, with those that do.
+    """
+    known = {system.name: system for system in (*DEFAULT_SYSTEMS, *MORE_SYSTEMS)}
+    wanted = [system.name for system in DEFAULT_SYSTEMS] if names is None else list(names)
+    for name in wanted:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f" Did you mean {close[0]}?" if close else ""
+            raise ValueError(f"--systems {name}:{hint} Known: {', '.join(known)}")
+    return [system for name, system in known.items() if name in wanted] + list(own)

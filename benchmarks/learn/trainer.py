@@ -1,0 +1,105 @@
+"""The lean trainer: what one step of verl does, in one process and one thread, without Ray.
+
+Every step: sample, judge, one log-prob pass, credit, one update with verl's loss. One update a step on rollouts of the
+very policy that is updated, as in the demo's runs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from lab.models import CleanTraining, load_models
+from lab.rollouts import Actor, with_signals
+from lab.store import Store
+from lab.tasks import FAMILIES
+
+from learn.batch import judge, response_log_probs, rollouts, seed_of
+from learn.credit import Crediter
+from learn.runs import PHASES, TRAIN_SEEDS, Record, Run
+from learn.verl_parts import Updater, actor_config
+from rredcot_plugin.demo.reasoner import build_tokenizer
+
+EVAL_SEED = 0
+Row = dict[str, float]
+Tell = Callable[[int], None]
+
+
+class LeanTrainer:
+    """One run. ``seconds`` are those of the processor, so that other processes do not count."""
+
+    def __init__(self, run: Run, models: Path) -> None:
+        sizes, family = run.sizes, FAMILIES[run.family]
+        torch.manual_seed(seed_of(run.seed, "torch", 0))
+        model = load_models(Store(models), CleanTraining(steps=sizes.clean_steps), {family.model})[family.model]
+        self.run = run
+        self.actor = Actor(family, model, build_tokenizer())
+        self.crediter = Crediter(run.system, self.actor, run.seed)
+        self.updater = Updater(model, actor_config(run.rate, sizes.prompts, sizes.group))
+        self.train = family.problems("train", sizes.prompts * sizes.steps, TRAIN_SEEDS + run.seed)
+        self.held_out = family.problems("val", sizes.eval_questions, EVAL_SEED)
+        self.seconds: dict[str, float] = {}
+
+    def fit(self, tell: Tell = lambda step: None) -> Record:
+        """All steps; rows of numbers by name: ``steps`` one entry a step, ``evals`` one a validation.
+
+        Raises:
+            FloatingPointError: a gradient that is not finite; also ValueError or RuntimeError by what broke.
+        """
+        sizes = self.run.sizes
+        steps, evals = [], [self._evaluate(0, sizes.eval_samples)]
+        for step in range(1, sizes.steps + 1):
+            steps.append(self.step(step))
+            last = step == sizes.steps
+            if last or step % sizes.eval_every == 0:
+                evals.append(self._evaluate(step, sizes.final_samples if last else sizes.eval_samples))
+            tell(step)
+        return {"steps": _columns(steps), "evals": _columns(evals)}
+
+    def step(self, number: int) -> Row:
+        """One step of training, ``number`` from 1."""
+        sizes, self.seconds = self.run.sizes, {}
+        questions = self.train[(number - 1) * sizes.prompts : number * sizes.prompts]
+        with self._timed("rollout"):
+            rows = rollouts(self.actor, questions, sizes.group, seed_of(self.run.seed, "rollout", number))
+        asked = [question for question in questions for _ in range(sizes.group)]
+        with self._timed("log_prob"):
+            batch = with_signals(self.actor, rows, asked)
+        with self._timed("credit"):
+            credit = self.crediter(batch, number)
+        with self._timed("update"):
+            found = response_log_probs(self.actor.model, batch)
+            norm = self.updater(found, batch.rows.rollouts, credit.advantages)
+        mask, entropies = batch.rows.rollouts.response_mask, batch.rows.rollouts.entropies
+        assert entropies is not None
+        return {
+            **judge(self.actor, asked, rows),
+            "grad_norm": norm,
+            "entropy": float(entropies[mask].mean()),
+            "response_tokens": float(mask.sum()),
+            "continuation_tokens": float(credit.continuation_tokens),
+            "probe_tokens": float(credit.probe_tokens),
+            **{f"seconds_{name}": self.seconds[name] for name in PHASES},
+        }
+
+    def _evaluate(self, step: int, samples: int) -> Row:
+        """Held-out questions, answered at temperature 1; the same questions in every run."""
+        begin = time.process_time()
+        rows = rollouts(self.actor, self.held_out, samples, seed_of(self.run.seed, "eval", step))
+        asked = [question for question in self.held_out for _ in range(samples)]
+        found = judge(self.actor, asked, rows)
+        return {"step": step, **found, "seconds": time.process_time() - begin}
+
+    @contextmanager
+    def _timed(self, phase: str) -> Iterator[None]:
+        begin = time.process_time()
+        yield
+        self.seconds[phase] = time.process_time() - begin
+
+
+def _columns(rows: list[Row]) -> dict[str, list[Any]]:
+    return {name: [round(float(row[name]), 6) for row in rows] for name in rows[0]}

@@ -1,0 +1,235 @@
+"""Does credit by segment learn faster? Tiny reasoners trained with every system, many seeds, equal effort in tuning.
+
+    OMP_NUM_THREADS=1 python benchmarks/learning.py --jobs 2
+    OMP_NUM_THREADS=1 python benchmarks/learning.py --quick
+    OMP_NUM_THREADS=1 python benchmarks/learning.py --report --page docs/learning.md
+    OMP_NUM_THREADS=1 python benchmarks/learning.py --against-verl --systems grpo rredcot --families sums
+
+A run is one system, learning rate and seed on one family, by a lean trainer around verl's own loss; --against-verl
+compares its rewards with those of real verl runs. Each system is tuned on the same rates and seeds, then measured on
+other seeds. Every run is a file of --cache, whole or not there: an interrupted plan goes on, several processes may
+share a folder, and --merge takes over the files of other machines. A corrupted file is named and its run repeated;
+a failed run stays as failed, is named in every report, and no mean includes it.
+
+    steps_to_grpo_final  steps of the default to GRPO's final accuracy / GRPO's own (target: at most 0.70)
+    time_vs_mc_grpo      seconds of the default to MC-GRPO's final accuracy / MC-GRPO's own (target: at most 0.40)
+
+Both on the family where they are worst. What else is measured, and how: docs/learning.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from lab.tasks import FAMILIES
+from learn.curves import Curves, collect
+from learn.execute import execute, known_records, perform
+from learn.runs import DONE, FAILED, Record, Run, Sizes, load, merge
+from learn.schedule import Plan
+from learn.summary import Summary, summarize, verdicts, without_unknown
+from learn.systems import DEFAULT_SYSTEMS, MORE_SYSTEMS, choose, parse_system
+from learn.tables import draw, fill_page, make_tables, objections, split_page
+from record import write_record
+
+ROOT = Path(__file__).parent.parent
+OUTPUT = ROOT / "benchmarks" / "results" / "learning.json"
+CACHE = ROOT / "outputs" / "learning"
+MODELS = ROOT / "outputs" / "fidelity" / "full"
+DEFAULT_FAMILIES = ("sums", "sorting")
+RATES = (8e-5, 1.6e-4, 3.2e-4)
+TUNING_SEEDS = (9001, 9002)
+QUICK = Sizes(steps=2, prompts=2, group=4, eval_every=2, eval_questions=4, eval_samples=1, final_samples=1)
+
+
+def parse_arguments() -> tuple[argparse.Namespace, Plan]:
+    known = ", ".join(system.name for system in (*DEFAULT_SYSTEMS, *MORE_SYSTEMS))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--quick", action="store_true", help="tiny sizes: shows that it runs, measures nothing")
+    add(
+        "--families",
+        nargs="+",
+        choices=list(FAMILIES),
+        default=None,
+        metavar="NAME",
+        help=f"of {', '.join(FAMILIES)} (default: {' '.join(DEFAULT_FAMILIES)})",
+    )
+    add("--systems", nargs="+", metavar="NAME", help=f"of {known} (default: the first {len(DEFAULT_SYSTEMS)})")
+    add(
+        "--system",
+        nargs="+",
+        action="append",
+        default=[],
+        metavar="WORD",
+        help="NAME KEY=VALUE …: one more, with options of algorithm.rredcot; may be given several times",
+    )
+    add("--seeds", nargs="+", type=int, default=list(range(10)), help="measured (default: 0 to 9)")
+    add("--tuning-seeds", nargs="+", type=int, default=list(TUNING_SEEDS), help="for the choice of the rate")
+    add("--rates", nargs="+", type=float, default=list(RATES), help="learning rates to choose from")
+    add("--steps", type=int, default=Sizes.steps, help="training steps of a run")
+    add("--clean-steps", type=int, default=Sizes.clean_steps, help="supervised steps of the model of own_sums, …")
+    add("--jobs", type=int, default=1, help="processes, one thread each (default 1)")
+    add("--budget", type=float, help="start no run after so many minutes")
+    add("--retry-failed", action="store_true", help="repeat the runs that failed")
+    add("--merge", nargs="+", type=Path, default=[], metavar="FOLDER", help="take over runs of other caches first")
+    add("--report", action="store_true", help="run nothing, report what is there")
+    add(
+        "--against-verl", action="store_true", help="compare with real verl runs (minutes each) at the demo's rate"
+    )
+    add("--verl-seeds", nargs="+", type=int, default=[0], help="seeds of the real runs (default 0)")
+    add("--cache", type=Path, default=CACHE, help="folder of the runs")
+    add("--models", type=Path, default=MODELS, help="folder where the model of own_sums, … is kept")
+    add("--output", type=Path, help="where the JSON and the PNG go")
+    add("--page", type=Path, help="page whose part between the learning marks is replaced")  # fmt: skip
+    args = parser.parse_args()
+    try:
+        systems = choose(args.systems, [parse_system(words) for words in args.system])
+        sizes = QUICK if args.quick else Sizes(steps=args.steps, clean_steps=args.clean_steps)
+        if args.page is not None:
+            split_page(args.page)
+        if args.jobs < 1:
+            raise ValueError(f"--jobs {args.jobs}: allowed are whole numbers from 1")
+        plan = Plan(
+            tuple(dict.fromkeys(args.families or DEFAULT_FAMILIES[: 1 if args.quick else None])),
+            tuple(systems),
+            tuple(args.rates[:1] if args.quick else args.rates),
+            tuple(args.tuning_seeds[:1] if args.quick else args.tuning_seeds),
+            tuple(args.seeds[:2] if args.quick else args.seeds),
+            sizes,
+        )
+    except ValueError as error:
+        parser.error(str(error))
+    return args, plan
+
+
+def clock(minutes: float | None) -> Callable[[], bool]:
+    """Whether a run may still start."""
+    end = None if minutes is None else time.monotonic() + 60 * minutes
+    return lambda: end is None or time.monotonic() < end
+
+
+def gather(plan: Plan, records: dict[Run, Record]) -> dict[str, dict[str, Curves]]:
+    """Measured runs by family and system, where at least one is done; what is missing is printed."""
+    measured = plan.measured(plan.tuned(records))
+    found: dict[str, dict[str, Curves]] = {}
+    for family in plan.families:
+        for system in plan.systems:
+            own = [run for run in measured if (run.family, run.system.name) == (family, system.name)]
+            there = [run for run in own if run in records]
+            if any(records[run]["status"] == DONE for run in there):
+                found.setdefault(family, {})[system.name] = collect(there, records)
+            missing = len(plan.seeds) - len(there)
+            if missing:
+                print(f"{family} {system.name}: {missing} of {len(plan.seeds)} seeds are not run yet")
+    return found
+
+
+def report(plan: Plan, records: dict[Run, Record], output: Path, page: Path | None) -> None:
+    """Tables, verdicts, objections, the record and the picture."""
+    found, tuned = gather(plan, records), plan.tuned(records)
+    for (family, name), choice in tuned.items():
+        scores = ", ".join(f"{rate:g}: {score:.3f}" for rate, score in choice.scores.items())
+        print(f"{family} {name}: rate {choice.rate:g} of {scores}")
+    if not found:
+        print("no measured run is there yet: nothing to report")
+        return
+    summary: Summary = summarize(found)
+    text = "\n".join(
+        [
+            make_tables(found, summary, tuned),
+            "",
+            *(f"- {line}" for line in verdicts(summary)),
+            *(f"- {line}" for line in objections(found, summary, tuned)),
+        ]
+    )
+    print(text)
+    rows = [{"identity": run.identity, "file": run.file, **record} for run, record in records.items()]
+    settings = {
+        "sizes": asdict(plan.sizes),
+        "rates": plan.rates,
+        "tuning_seeds": plan.tuning_seeds,
+        "chosen_rates": {f"{family} {name}": choice.rate for (family, name), choice in tuned.items()},
+        "failed": [run.name for run, record in records.items() if record["status"] == FAILED],
+        "cpus": sorted({record["cpu"] for record in records.values()}),
+        "commits": sorted({str(record["commit"]) for record in records.values()}),
+    }
+    headlines = [name for name in summary if "/" not in name]
+    entries = without_unknown(summary)
+    raw = [compact(row) for row in rows]
+    shown = [name for name in headlines if name in entries]
+    write_record(output, settings, entries, raw, seeds=plan.seeds, shown=shown)
+    draw(output.with_suffix(".png"), found)
+    if page is not None:
+        picture = f"![Held-out accuracy over steps, seconds and tokens](../benchmarks/results/{output.stem}.png)"
+        fill_page(page, f"{text}\n\n{picture}")
+
+
+def compact(row: Record) -> Record:
+    """A run with its numbers as texts: a JSON list of numbers would take a line each."""
+    columns = {
+        part: {name: " ".join(f"{x:.4g}" for x in numbers) for name, numbers in row[part].items()}
+        for part in ("steps", "evals")
+        if part in row
+    }
+    return {**row, **columns}
+
+
+def against_verl(args: argparse.Namespace, plan: Plan, folder: Path, output: Path) -> None:
+    """Real runs and lean ones at the demo's rate, the missing ones run first."""
+    from learn.against_verl import LEARNING_RATE, compare, perform_real, real_run, table, twin
+
+    summary: Summary = {}
+    may_start = clock(args.budget)
+    for family in plan.families:
+        for system in plan.systems:
+            lean = [Run(family, system, float(LEARNING_RATE), seed, plan.sizes) for seed in plan.seeds]
+            real = [twin(Run(family, system, float(LEARNING_RATE), seed, plan.sizes)) for seed in args.verl_seeds]
+            for run in real:
+                real_run(run, folder)  # says what cannot be run before anything is
+            done = []
+            for runs, start in ((lean, lambda run: perform(run, folder, args.models)),
+                                (real, lambda run: perform_real(run, folder, folder / "verl"))):  # fmt: skip
+                records = {run: load(folder, run) for run in runs}
+                for run, record in records.items():
+                    if record is None and not args.report and may_start():
+                        records[run] = start(run)
+                failed = [run.name for run, r in records.items() if r is not None and r["status"] == FAILED]
+                print(f"{family} {system.name}: {sum(r is not None for r in records.values())} {runs[0].trainer} runs"
+                      + (f", FAILED: {', '.join(failed)}" if failed else ""))  # fmt: skip
+                done.append([r for r in records.values() if r is not None and r["status"] == DONE])
+            if all(done):
+                summary |= compare(done[0], done[1], f"{family}/{system.name}")
+    if not summary:
+        print("nothing to compare yet: run this again without --report, or with more --budget")
+        return
+    print(table(summary))
+    settings = {"sizes": asdict(plan.sizes), "rate": LEARNING_RATE, "verl_seeds": args.verl_seeds}
+    write_record(output, settings, without_unknown(summary), {}, seeds=plan.seeds, shown=[])
+
+
+def main() -> None:
+    args, plan = parse_arguments()
+    torch.set_num_threads(1)
+    folder = args.cache / ("quick" if args.quick else "full")
+    output = args.output or (folder / "learning.json" if args.quick else OUTPUT)
+    if args.merge:
+        print(f"{merge(folder, args.merge)} runs taken over from {', '.join(map(str, args.merge))}")
+    if args.against_verl:
+        against_verl(args, plan, folder, output.with_stem(f"{output.stem}_verl"))
+        return
+    if args.report:
+        records = known_records(plan, folder)
+    else:
+        records = execute(plan, folder, args.models, args.jobs, clock(args.budget), args.retry_failed)
+    report(plan, records, output, args.page)
+    if args.quick:
+        print("--quick: tiny runs, none of these numbers says anything")
+
+
+if __name__ == "__main__":
+    main()
