@@ -3,7 +3,7 @@
 Seconds come from benchmarks on CPU cores of an AMD EPYC. They are linear in tokens and in probes, above what a step
 takes however small it is:
 
-    credit    1,024 rollouts × 8,192 tokens in 5.03 s, segmentation included          assign_credit.json
+    credit    1,024 rollouts × 8,192 tokens in 5.04 s, segmentation included          assign_credit.json
     text      of each token, for segmenters and probes                                plan_check.json
     probes    placing, and their vectors for TransferQueue                            plan_check.json
     a step    credit 0.14 s, planning 0.10 s, of 64 rollouts of 40 tokens in verl     step_share.json
@@ -16,23 +16,23 @@ from dataclasses import dataclass
 from rredcot_plugin.planning.setup import Setup
 from rredcot_plugin.planning.transfers import DRIVER, Transfer
 
-CREDIT_A_TOKEN = 5.03 / (1024 * 8192)
+CREDIT_A_TOKEN = 5.04 / (1024 * 8192)
 CREDIT_A_STEP = 0.14
 PLAN_A_STEP = 0.10
-ALIGN_A_TOKEN = 2.3e-7
-PLAN_A_PROBE = 1.6e-5
+ALIGN_A_TOKEN = 1.8e-7
+PLAN_A_PROBE = 4e-6
 PLAN_A_PROBE_AND_TOKEN = 5e-10
 """Of the probe's prefix text, which is cut out of the response: times T."""
 
-PACK_A_PROBE = 2.6e-6
+PACK_A_PROBE = 1.6e-6
 
 ROW_BYTES = 41
 """A response token: tensors 21, text and offsets 20 (assign_credit.json)."""
 
-CREDIT_BYTES = 41
+CREDIT_BYTES = 39
 """What assign_credit needs on top, a response token (assign_credit.json)."""
 
-PROBE_BYTES = 330
+PROBE_BYTES = 155
 """A planned probe of 12 tokens as Python objects (plan_check.json)."""
 
 
