@@ -13,8 +13,9 @@ from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.values.base import calibrates
 from rredcot_plugin.values.features import NAMES
 
-GRPO, CREDIT, NO_REWARD, SHUFFLED = KINDS = ("grpo", "credit", "no_reward", "shuffled")
-"""verl's own advantages; ``assign_credit``; segment log-probs instead of rewards; values of other groups' traces."""
+GRPO, CREDIT, NO_REWARD, SHUFFLED, LEAST = KINDS = ("grpo", "credit", "no_reward", "shuffled", "least_variance")
+"""verl's own advantages; ``assign_credit``; segment log-probs instead of rewards; values of other groups' traces;
+baselines of least variance in place of values."""
 
 SEGMENTER = "newline"
 
@@ -35,7 +36,7 @@ class System:
     def identity(self) -> dict[str, Any]:
         """What a result of this system depends on; the features too, where the fit reads them."""
         known: dict[str, Any] = {"kind": self.kind, "options": dict(self.options)}
-        if self.kind in (CREDIT, SHUFFLED):
+        if self.kind in (CREDIT, SHUFFLED, LEAST):
             fitted = self.config.calibrate == "outcome" and calibrates(self.config.build_value_estimator())
             known["features"] = list(NAMES) if fitted else []
         return known
@@ -56,6 +57,8 @@ DEFAULT_SYSTEMS = (
     System("control_shuffled_values", SHUFFLED),
 )
 MORE_SYSTEMS = (
+    System("least_variance", LEAST),
+    System("least_variance_unscaled", LEAST, {"scale": "none"}),
     System("rredcot_raw", options={"calibrate": "none", "lam": 0.0}),
     System("mc_grpo_weighted", options={"value_estimator": "monte_carlo", **PAPER}),
     System("mc_grpo_lam1", options={"value_estimator": "monte_carlo"}),

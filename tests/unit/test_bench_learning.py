@@ -19,7 +19,7 @@ from lab.store import Store
 from lab.tasks import FAMILIES
 from learn import credit as crediting
 from learn.batch import response_log_probs, rollouts, sample
-from learn.credit import Crediter, foreign_values, sharpening
+from learn.credit import Crediter, foreign_values, least_variance, sharpening
 from learn.curves import arrival, collect, reach, smoothed, spent
 from learn.execute import execute, known_records
 from learn.runs import DONE, FAILED, Run, Sizes, load, merge, save
@@ -41,6 +41,26 @@ NO_MODELS = Path("no clean model is asked for")
 
 def system(name: str) -> System:
     return choose([name], [])[0]
+
+
+def test_the_baseline_of_least_variance_does_not_know_the_own_outcome(actor: Actor, batch: Any) -> None:
+    rollouts = batch.rows.rollouts
+    segments = system("least_variance").config.build_segmenter()(rollouts)
+    fitted = torch.zeros(segments.exists.shape)
+    rewards = rollouts.rewards.clone()
+    rewards[0, int(rollouts.response_mask[0].nonzero()[-1])] += 1
+    before = least_variance(fitted, rollouts, segments)
+    after = least_variance(fitted, replace(rollouts, rewards=rewards), segments)
+    assert float(after[0, 0]) == pytest.approx(float(before[0, 0]), abs=1e-6)
+    assert (after[1:4, 0] > before[1:4, 0]).all(), "the siblings' does"
+    assert (before[:, 1:] == 0).all()
+
+
+def test_least_variance_trains_and_differs_from_the_default(actor: Actor, batch: Any) -> None:
+    found = {name: Crediter(system(name), actor, 0)(batch, 1).advantages for name in ("rredcot", "least_variance")}
+    assert torch.isfinite(found["least_variance"]).all()
+    assert not torch.allclose(found["least_variance"], found["rredcot"], atol=1e-3)
+    assert (found["least_variance"][~batch.rows.rollouts.response_mask] == 0).all()
 
 
 def run_of(name: str, sizes: Sizes = SMALL, rate: float = 2e-4, seed: int = 0) -> Run:
