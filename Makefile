@@ -98,6 +98,8 @@ bench-tabular: env
 
 bench-gradient: env
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/gradient.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/gradient.py --families own_sums --candidates 256 \
+	    --output benchmarks/results/gradient_own_sums.json
 
 # Hours; goes on where it was.
 bench-learning: env

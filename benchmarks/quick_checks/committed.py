@@ -15,6 +15,8 @@ ROUNDING = 1e-9
 COMMANDS = {
     "fidelity": "make bench-fidelity",
     "gradient": "make bench-gradient",
+    "gradient_own_sums": "python benchmarks/gradient.py --families own_sums --candidates 256 "
+    "--output benchmarks/results/gradient_own_sums.json",
     "learning": "make bench-learning",
     "overhead": "make bench-overhead",
     "probe_overhead": "make bench-probes",
