@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from lab.sampling import Prefix, batches_by_length
+from lab.sampling import Prefix, batches_by_length, check_prefixes, left_padded
 
 Counted = list[tuple[list[int], int]]
 """Distinct continuations, and how many of the samples went that way."""
@@ -25,9 +25,7 @@ def counted_continuations(
     Raises:
         ValueError: an empty prefix, or a budget under 1.
     """
-    for prefix, budget in zip(prefixes, budgets, strict=True):
-        if not prefix or budget < 1:
-            raise ValueError(f"expected prefixes and budgets of at least one token, got {len(prefix)}, {budget}")
+    check_prefixes(prefixes, budgets)
     rng = np.random.default_rng(seed)
     found: list[Counted] = [[] for _ in prefixes]
     for batch in batches_by_length(prefixes, together):
@@ -41,13 +39,7 @@ def _sample(
     model: Any, prefixes: list[Prefix], budgets: list[int], copies: int, rng: np.random.Generator
 ) -> list[Counted]:
     """Left padding, one cache; a row is a distinct prefix that ``count`` samples have reached."""
-    longest = max(map(len, prefixes))
-    tokens = torch.zeros(len(prefixes), longest, dtype=torch.int64)
-    mask = torch.zeros_like(tokens)
-    for row, prefix in enumerate(prefixes):
-        tokens[row, longest - len(prefix) :] = torch.tensor(prefix)
-        mask[row, longest - len(prefix) :] = 1
-    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    tokens, mask, positions = left_padded(prefixes)
     owner, count = np.arange(len(prefixes)), np.full(len(prefixes), copies)
     paths: list[list[int]] = [[] for _ in prefixes]
     found: list[Counted] = [[] for _ in prefixes]

@@ -73,14 +73,15 @@ def sample_batch(
 
     responses = store.json(name, settings, sample)
     encoded = [
-        _encoded(actor, question, prompt, response, f"{number}")
+        encode(actor, question, prompt, response, f"{number}")
         for number, (question, prompt, own) in enumerate(zip(questions, prompts, responses, strict=True))
         for response in own
     ]
     return with_signals(actor, encoded, [question for question in questions for _ in range(group)])
 
 
-def _encoded(actor: Actor, question: Question, prompt: Prefix, response: list[int], group: str) -> EncodedRow:
+def encode(actor: Actor, question: Question, prompt: Prefix, response: list[int], group: str) -> EncodedRow:
+    """A response with its text and its reward."""
     text, spans = actor.encoder.table.align(np.array(response, dtype=np.int64))
     reward = actor.family.reward(question, text)
     row = Row(0, question.text, text, reward, group, ground_truth=question.answer)

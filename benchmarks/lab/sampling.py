@@ -25,9 +25,7 @@ def continuations(
     Raises:
         ValueError: an empty prefix, or a budget under 1.
     """
-    for prefix, budget in zip(prefixes, budgets, strict=True):
-        if not prefix or budget < 1:
-            raise ValueError(f"expected prefixes and budgets of at least one token, got {len(prefix)}, {budget}")
+    check_prefixes(prefixes, budgets)
     generator = torch.Generator().manual_seed(seed)
     found: list[list[list[int]]] = [[] for _ in prefixes]
     for batch in batches_by_length(prefixes, max(1, min(READ_ROWS, ROWS // copies))):
@@ -35,6 +33,24 @@ def continuations(
         for i, rows in zip(batch, sampled, strict=True):
             found[i] = rows
     return found
+
+
+def check_prefixes(prefixes: Sequence[Prefix], budgets: Sequence[int]) -> None:
+    """Raise ``ValueError`` for an empty prefix, or a budget under 1."""
+    for prefix, budget in zip(prefixes, budgets, strict=True):
+        if not prefix or budget < 1:
+            raise ValueError(f"expected prefixes and budgets of at least one token, got {len(prefix)}, {budget}")
+
+
+def left_padded(prefixes: Sequence[Prefix]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Tokens, attention mask and position ids, (B, longest) each."""
+    longest = max(map(len, prefixes))
+    tokens = torch.zeros(len(prefixes), longest, dtype=torch.int64)
+    mask = torch.zeros_like(tokens)
+    for row, prefix in enumerate(prefixes):
+        tokens[row, longest - len(prefix) :] = torch.tensor(prefix)
+        mask[row, longest - len(prefix) :] = 1
+    return tokens, mask, (mask.cumsum(1) - 1).clamp(min=0)
 
 
 def batches_by_length(prefixes: Sequence[Prefix], size: int) -> Iterator[list[int]]:
@@ -47,13 +63,8 @@ def _sample(
     model: Any, prefixes: list[Prefix], budgets: list[int], copies: int, generator: torch.Generator
 ) -> list[list[list[int]]]:
     """Left padding, one cache; rows that have ended leave it when half of the rows have."""
-    eos, longest, most = model.config.eos_token_id, max(map(len, prefixes)), max(budgets)
-    tokens = torch.zeros(len(prefixes), longest, dtype=torch.int64)
-    mask = torch.zeros_like(tokens)
-    for row, prefix in enumerate(prefixes):
-        tokens[row, longest - len(prefix) :] = torch.tensor(prefix)
-        mask[row, longest - len(prefix) :] = 1
-    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    eos, most = model.config.eos_token_id, max(budgets)
+    tokens, mask, positions = left_padded(prefixes)
     output = model(tokens, attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=1)
     cache = output.past_key_values
     cache.batch_repeat_interleave(copies)

@@ -30,42 +30,44 @@ class Store:
 
     def json(self, name: str, settings: Any, make: Callable[[], Any]) -> Any:
         path = self.path(name, settings, "json")
-        body = self._read(path)
+        body = read_checked(path)
         if body is None:
             made = make()
-            self._write(path, json.dumps(made).encode())
+            write_checked(path, json.dumps(made).encode())
             return made
         return json.loads(body)
 
     def tensors(self, name: str, settings: Any, make: Callable[[], Tensors]) -> Tensors:
         path = self.path(name, settings, "tensors")
-        body = self._read(path)
+        body = read_checked(path)
         if body is not None:
             try:
                 return load_tensors(body)
             except SafetensorError as error:
                 print(f"{path}: no tensors inside ({error}); made again", flush=True)
         made = {key: tensor.detach().clone().contiguous() for key, tensor in make().items()}
-        self._write(path, save_tensors(made))
+        write_checked(path, save_tensors(made))
         return made
 
     def path(self, name: str, settings: Any, suffix: str) -> Path:
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
         return self.folder / f"{name}-{digest}.{suffix}"
 
-    def _read(self, path: Path) -> bytes | None:
-        """The body of a whole file; None where there is none, or a broken one."""
-        if not path.exists():
-            return None
-        digest, _, body = path.read_bytes().partition(b"\n")
-        if digest == hashlib.sha256(body).hexdigest().encode():
-            return body
-        print(
-            f"{path}: corrupted (its content does not have the digest of its first line); made again", flush=True
-        )
-        return None
 
-    def _write(self, path: Path, body: bytes) -> None:
-        half = path.with_suffix(f"{path.suffix}.{os.getpid()}.half")
-        half.write_bytes(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
-        half.replace(path)
+def read_checked(path: Path, again: str = "made again") -> bytes | None:
+    """The body of a file of ``write_checked``; None where there is none, or a broken one, which is said: it is
+    ``again``."""
+    if not path.exists():
+        return None
+    digest, _, body = path.read_bytes().partition(b"\n")
+    if digest == hashlib.sha256(body).hexdigest().encode():
+        return body
+    print(f"{path}: corrupted (its content does not have the digest of its first line); {again}", flush=True)
+    return None
+
+
+def write_checked(path: Path, body: bytes) -> None:
+    """Write ``body`` behind a line with its digest, whole or not at all."""
+    half = path.with_suffix(f"{path.suffix}.{os.getpid()}.half")
+    half.write_bytes(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+    half.replace(path)

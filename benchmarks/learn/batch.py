@@ -7,14 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from lab.rollouts import Actor, LabBatch
+from lab.rollouts import Actor, LabBatch, encode
 from lab.sampling import Prefix, continuations
 from lab.tasks import Question
 
 from learn.fast_sampling import folded
 from rredcot_plugin.demo.reasoner import MAX_RESPONSE_TOKENS
 from rredcot_plugin.offline.encode import EncodedRow
-from rredcot_plugin.offline.rows import Row
 
 
 def seed_of(run_seed: int, purpose: str, step: int) -> int:
@@ -39,12 +38,6 @@ def rollouts(actor: Actor, questions: Sequence[Question], group: int, seed: int)
         for number, (question, prompt, own) in enumerate(zip(questions, prompts, found, strict=True))
         for response in own
     ]
-
-
-def encode(actor: Actor, question: Question, prompt: Prefix, response: list[int], group: str) -> EncodedRow:
-    text, spans = actor.encoder.table.align(np.array(response, dtype=np.int64))
-    row = Row(0, question.text, text, actor.family.reward(question, text), group, ground_truth=question.answer)
-    return EncodedRow(row, list(prompt), response, text, spans, "", True)
 
 
 def judge(actor: Actor, questions: Sequence[Question], rows: Sequence[EncodedRow]) -> dict[str, float]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.models import CleanTraining
+from lab.store import read_checked, write_checked
 from lab.tasks import CLEAN_SHARES, DEMO, FAMILIES
 
 from learn.systems import System
@@ -26,6 +26,7 @@ TRAIN_SEEDS = 1000
 """Added to a run's seed, so that its questions are not those that the reasoner was trained on."""
 
 Record = dict[str, Any]
+AGAIN = "it is run again"
 
 
 @dataclass(frozen=True)
@@ -101,30 +102,13 @@ def _model_digest(model: str, clean_steps: int) -> str:
 def save(folder: Path, run: Run, record: Record) -> None:
     """Write a run's file: the digest of the rest on the first line, so that a broken file is seen."""
     folder.mkdir(parents=True, exist_ok=True)
-    body = json.dumps({"identity": run.identity, **record}).encode()
-    path = folder / run.file
-    half = path.with_suffix(f".{os.getpid()}.half")
-    half.write_bytes(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
-    half.replace(path)
+    write_checked(folder / run.file, json.dumps({"identity": run.identity, **record}).encode())
 
 
 def load(folder: Path, run: Run) -> Record | None:
     """A run's record; None where there is none, or where its file is corrupted, which is said."""
-    path = folder / run.file
-    body = _read(path)
+    body = read_checked(folder / run.file, AGAIN)
     return None if body is None else json.loads(body)
-
-
-def _read(path: Path) -> bytes | None:
-    if not path.exists():
-        return None
-    digest, _, body = path.read_bytes().partition(b"\n")
-    if digest == hashlib.sha256(body).hexdigest().encode():
-        return body
-    print(
-        f"{path}: corrupted (its content does not have the digest of its first line); it is run again", flush=True
-    )
-    return None
 
 
 def load_all(folder: Path, runs: Iterable[Run]) -> dict[Run, Record]:
@@ -146,10 +130,8 @@ def merge(folder: Path, others: Iterable[Path]) -> int:
             raise ValueError(f"--merge {other}: no such folder")
         for path in sorted(other.glob("*.json")):
             here = folder / path.name
-            body = None if here.exists() else _read(path)
+            body = None if here.exists() else read_checked(path, AGAIN)
             if body is not None:
-                half = here.with_suffix(f".{os.getpid()}.half")
-                half.write_bytes(path.read_bytes())
-                half.replace(here)
+                write_checked(here, body)
                 taken += 1
     return taken
