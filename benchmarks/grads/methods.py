@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
-from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
+from lab.grpo import grpo_advantages
 
 from grads.step import Step, config
 from rredcot_plugin.pipeline import assign_credit
@@ -49,14 +48,7 @@ def per_segment(advantages: torch.Tensor, segments: Segments) -> torch.Tensor:
 
 
 def verl_grpo(step: Step, *, deviation: bool) -> torch.Tensor:
-    rollouts = step.rows.rollouts
-    advantages, _ = compute_grpo_outcome_advantage(
-        rollouts.rewards,
-        rollouts.response_mask.float(),
-        np.array(rollouts.group_ids, dtype=object),
-        norm_adv_by_std_in_grpo=deviation,
-    )
-    return per_segment(advantages, step.segments)
+    return per_segment(grpo_advantages(step.rows.rollouts, deviation=deviation), step.segments)
 
 
 def flat(step: Step, advantage: torch.Tensor) -> torch.Tensor:

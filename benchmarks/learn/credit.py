@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from grads.norms import NormWeighted, surprise, weighted_others_mean
+from lab.grpo import grpo_advantages
 from lab.rollouts import Actor, LabBatch
 
 from learn.batch import sample, seed_of
 from learn.systems import GRPO, LEAST, NO_REWARD, SHUFFLED, System
-from learn.verl_parts import grpo_advantages
 from rredcot_plugin.advantages import EPSILON
 from rredcot_plugin.demo.reasoner import MAX_RESPONSE_TOKENS
 from rredcot_plugin.encoding import ProbeEncoder

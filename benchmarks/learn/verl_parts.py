@@ -1,4 +1,4 @@
-"""What the trainer takes from verl itself, with the settings of the demo's runs: GRPO, loss, optimizer, clipping."""
+"""What the trainer takes from verl itself, with the settings of the demo's runs: loss, optimizer, clipping."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage, get_policy_loss_fn
+from verl.trainer.ppo.core_algos import get_policy_loss_fn
 from verl.workers.config import FSDPActorConfig, FSDPOptimizerConfig
 from verl.workers.config.optimizer import build_optimizer
 
@@ -22,15 +22,6 @@ def actor_config(rate: float, prompts: int, group: int) -> Any:
         ppo_micro_batch_size_per_gpu=prompts * group,
         optim=FSDPOptimizerConfig(lr=rate),
     )
-
-
-def grpo_advantages(rollouts: Rollouts) -> torch.Tensor:
-    """verl's GRPO advantages (B, T)."""
-    index = np.array(rollouts.group_ids, dtype=object)
-    found: torch.Tensor = compute_grpo_outcome_advantage(rollouts.rewards, rollouts.response_mask.float(), index)[
-        0
-    ]
-    return found
 
 
 class Updater:

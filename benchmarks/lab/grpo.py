@@ -1,0 +1,20 @@
+"""GRPO's advantages by verl's own function."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
+
+from rredcot_plugin.types import Rollouts
+
+
+def grpo_advantages(rollouts: Rollouts, *, deviation: bool = True) -> torch.Tensor:
+    """(B, T); divided by the group's deviation unless ``deviation`` is false."""
+    advantages: torch.Tensor = compute_grpo_outcome_advantage(
+        rollouts.rewards,
+        rollouts.response_mask.float(),
+        np.array(rollouts.group_ids, dtype=object),
+        norm_adv_by_std_in_grpo=deviation,
+    )[0]
+    return advantages
