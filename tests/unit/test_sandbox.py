@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from rredcot_plugin.sandbox import (
@@ -36,25 +37,13 @@ TESTS = "def check(candidate):\n    assert candidate(2) == 4\n    assert candida
 
 def sandboxed() -> set[int]:
     """Processes of this machine that run, or build, a sandbox."""
-    found = set()
-    for entry in Path("/proc").iterdir():
-        try:
-            if (
-                entry.name.isdigit()
-                and b"sandbox" in (line := (entry / "cmdline").read_bytes())
-                and b"inside" in line
-            ):
-                found.add(int(entry.name))
-        except OSError:  # it ended meanwhile
-            continue
-    return found
+    lines = {process.pid: " ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])}
+    return {pid for pid, line in lines.items() if "sandbox" in line and "inside" in line}
 
 
-def children() -> set[str]:
-    """Children of this process, zombies included."""
-    return {
-        child for task in Path("/proc/self/task").iterdir() for child in (task / "children").read_text().split()
-    }
+def children() -> set[int]:
+    """Children of this process, zombies included; threads and processes may end while they are counted."""
+    return {child.pid for child in psutil.Process().children()}
 
 
 @pytest.fixture(autouse=True)
