@@ -40,8 +40,8 @@ ROOT = Path(__file__).parent.parent
 OUTPUT = ROOT / "benchmarks" / "results" / "learning.json"
 CACHE = ROOT / "outputs" / "learning"
 MODELS = ROOT / "outputs" / "fidelity" / "full"
-DEFAULT_FAMILIES = ("sums", "sorting")
-RATES = (8e-5, 1.6e-4, 3.2e-4)
+DEFAULT_FAMILIES = ("habits", "sums")
+RATES = (1e-4, 2e-4, 4e-4)
 TUNING_SEEDS = (9001, 9002)
 QUICK = Sizes(steps=2, prompts=2, group=4, eval_every=2, eval_questions=4, eval_samples=1, final_samples=1)
 

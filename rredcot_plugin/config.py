@@ -12,7 +12,7 @@ from rredcot_plugin.values.base import scores_read
 from rredcot_plugin.values.calibration import OutcomeCalibrator
 
 PROPOSALS = ("group", "ground_truth", "group_or_ground_truth", "reference")
-CALIBRATIONS = ("none", "group_shift", "outcome")
+CALIBRATIONS = ("none", "group_shift", "outcome", "least_variance")
 PROBE_BACKENDS = ("auto", "cached", "packed", "batched")
 MODES = ("segment_gae", "weighted")
 SCALES = ("group_std", "none", "batch_std", "whiten")
@@ -62,6 +62,8 @@ class RRedCoTConfig:
         self._one_of("calibrate", CALIBRATIONS)
         self._one_of("probe_backend", PROBE_BACKENDS)
         self._one_of("mode", MODES)
+        if self.calibrate == "least_variance":
+            self._check_least_variance()
         if self.scale is not None:
             self._one_of("scale", SCALES)
         for key in ("leave_one_out", "prior_from_group", "length_normalize", "match_grpo"):
@@ -79,6 +81,16 @@ class RRedCoTConfig:
         for key in ("bridge", "terminator"):
             if not isinstance(getattr(self, key), str):
                 raise ValueError(f"{key}={getattr(self, key)!r}: allowed is a text, or 'auto'")
+
+    def _check_least_variance(self) -> None:
+        """A baseline is no value: between two of them there is no δ that means anything."""
+        needed = {"mode": "segment_gae", "lam": 1.0, "lam_coarse": None, "leave_one_out": True}
+        for key, value in needed.items():
+            if getattr(self, key) != value:
+                raise ValueError(
+                    f"{key}={getattr(self, key)!r}: calibrate=least_variance fits baselines, which are no values; it "
+                    f"needs {key}={value!r}, or take calibrate=outcome"
+                )
 
     def _one_of(self, key: str, allowed: tuple[str, ...]) -> None:
         value = getattr(self, key)

@@ -25,6 +25,7 @@ from rredcot_plugin.types import Credit, Rollouts, Segments, check_finite, check
 from rredcot_plugin.values.base import Probed, calibrates, estimate, proposal_limits
 from rredcot_plugin.values.calibration import LabelledStates, OutcomeCalibrator, fold_of_groups
 from rredcot_plugin.values.features import boundary_features
+from rredcot_plugin.values.least_variance import surprise, weighted_others_mean
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -201,7 +202,11 @@ def _estimate(
     notes = {"rredcot/fallback/group_mean/mean": metric.share(~found.known)}
     if config.calibrate != "none" and calibrates(estimator):
         calibrator = calibrator if calibrator is not None else config.build_calibrator()
-        fitted = _calibrate(rollouts, segments, values, outcomes, calibrator)
+        importance = torch.ones_like(values)
+        if config.calibrate == "least_variance":
+            importance = surprise(rollouts, segments)
+            prior = weighted_others_mean(outcomes.total, importance[:, 0], stats, finite)
+        fitted = _calibrate(rollouts, segments, values, outcomes, calibrator, importance)
         notes["rredcot/fallback/uncalibrated/mean"] = float(fitted is None)
         values = prior[:, None].expand_as(values) if fitted is None else fitted
     if config.prior_from_group:
@@ -236,6 +241,7 @@ def _calibrate(
     values: torch.Tensor,
     outcomes: Outcomes,
     calibrator: OutcomeCalibrator,
+    importance: torch.Tensor,
 ) -> torch.Tensor | None:
     """Cross-fitted values of the boundaries, or None where outcomes do not vary."""
     finite, score = outcomes.finite, outcomes.score
@@ -248,7 +254,8 @@ def _calibrate(
     at = segments.exists & finite[:, None]
     at = at & (torch.arange(segments.max_segments, device=at.device)[None, :] > 0)
     weight = at / at.sum(dim=1, keepdim=True).clamp(min=1)  # every trace counts once
-    states = LabelledStates(features[at], score[:, None].expand_as(values)[at].double(), weight[at].double())
+    labels = score[:, None].expand_as(values)[at].double()
+    states = LabelledStates(features[at], labels, weight[at].double(), importance[at].double())
     fold = fold_of_groups(rollouts.group_ids).to(at.device)[:, None].expand_as(at)[at]
     fitted = calibrator.calibrate(states, fold)
     if fitted is None:

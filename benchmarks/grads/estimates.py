@@ -8,8 +8,9 @@ import numpy as np
 import torch
 
 from grads.asking import Asked
-from grads.step import FITTED, Step, config, fit_values, new_calibrator, places
+from grads.step import FITTED, Step, config, fit_values, places
 from rredcot_plugin.pipeline import assign_credit
+from rredcot_plugin.values.calibration import OutcomeCalibrator
 
 
 def all_values(step: Step, asked: Asked, rng: np.random.Generator) -> dict[str, torch.Tensor]:
@@ -17,7 +18,7 @@ def all_values(step: Step, asked: Asked, rng: np.random.Generator) -> dict[str, 
     rollouts, segments, stats = step.rows.rollouts, step.segments, step.stats
     found = {}
     for name in FITTED:
-        calibrator = new_calibrator(name)
+        calibrator = OutcomeCalibrator()
         calibrator.load_state_dict(step.window[name])
         found[name] = fit_values(asked, step.rows, segments, name, calibrator).values
     raw = config(calibrate="none")

@@ -13,7 +13,7 @@ from lab.tasks import Question
 
 from grads.asking import Asked
 from grads.moments import Reference
-from grads.step import FITTED, config, fit_values, new_calibrator
+from grads.step import FITTED, config, fit_values
 from grads.traces import (
     Pieces,
     Traces,
@@ -26,6 +26,7 @@ from grads.traces import (
 from grads.tree import Counted
 from grads.truth import Pool, build_pool
 from rredcot_plugin.types import Segments
+from rredcot_plugin.values.calibration import OutcomeCalibrator
 
 PAST = 4
 """Past steps in the calibrator's window, and in the running mean of a prompt."""
@@ -138,7 +139,7 @@ def build_windows(
     traces = build_traces(actor, questions, counted, sizes.seed + 1)
     found = []
     for window in range(sizes.windows):
-        calibrators = {name: new_calibrator(name, PAST) for name in FITTED}
+        calibrators = {name: OutcomeCalibrator(PAST) for name in FITTED}
         for batch in range(PAST):
             first = (window * PAST + batch) * sizes.prompts
             at = range(first, first + sizes.prompts)

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from grads.asking import Asked, tokens_of
-from grads.norms import NormWeighted
 from grads.truth import Pool
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.groups import GroupStats, group_stats
@@ -20,7 +19,7 @@ from rredcot_plugin.values.calibration import OutcomeCalibrator
 FITTED: dict[str, dict[str, Any]] = {
     "default": {},
     "confidence": {"value_estimator": "confidence"},
-    "norm_weighted": {},
+    "norm_weighted": {"calibrate": "least_variance"},
 }
 """Values that are fitted across groups: name → options."""
 
@@ -53,15 +52,9 @@ def config(**options: Any) -> RRedCoTConfig:
     return RRedCoTConfig.from_mapping({"segmenter": "newline", **options})
 
 
-def new_calibrator(name: str, window: int = 4) -> OutcomeCalibrator:
-    return NormWeighted(window) if name == "norm_weighted" else OutcomeCalibrator(window)
-
-
 def fit_values(asked: Asked, rows: StepRows, segments: Segments, name: str, calibrator: OutcomeCalibrator) -> Any:
     """Credit with the values of one of ``FITTED``; the calibrator's window gains the batch."""
     chosen = config(**FITTED[name])
-    if isinstance(calibrator, NormWeighted):
-        calibrator.prepare(rows.rollouts, segments)
     probed = asked.probed(rows, segments, chosen)
     return assign_credit(rows.rollouts, chosen, segments=segments, probed=probed, calibrator=calibrator)
 

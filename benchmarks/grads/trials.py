@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from grads.methods import credit_of, flat, verl_grpo
-from grads.norms import surprise, weighted_others_mean
 from grads.step import Step
 from rredcot_plugin.redistribution import redistribute
+from rredcot_plugin.values.least_variance import surprise, weighted_others_mean
 
 PSEUDO_ROLLOUTS = 4.0
 """How many rollouts the batch's mean counts for in the shrunken baselines."""
@@ -62,9 +62,10 @@ def _other_baselines(step: Step, values: dict[str, torch.Tensor]) -> dict[str, t
 
 def _norm_weighted(step: Step, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Baselines for the least variance instead of the best prediction."""
-    stats, weight = step.stats, surprise(step.rows.rollouts, step.segments)
-    whole = weighted_others_mean(step.outcomes, weight.sum(1), stats)
-    first = weighted_others_mean(step.outcomes, weight[:, 0], stats)
+    stats, valid = step.stats, torch.isfinite(step.outcomes)
+    weight = torch.where(step.segments.exists, surprise(step.rows.rollouts, step.segments), 0.0)
+    whole = weighted_others_mean(step.outcomes, weight.sum(1), stats, valid)
+    first = weighted_others_mean(step.outcomes, weight[:, 0], stats, valid)
     fitted = _with_prior(values["norm_weighted"], first)
     return {
         "norm_weighted_mean": flat(step, step.outcomes - whole),

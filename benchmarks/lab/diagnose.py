@@ -87,7 +87,7 @@ class Table:
         weight = (at / at.sum(1, keepdim=True).clamp(min=1)).double()
         outcome = rollouts.outcomes.double()[:, None].expand(at.shape)
         fold = fold_of_groups(rollouts.group_ids)[:, None].expand(at.shape)[at]
-        return LabelledStates(features[at], outcome[at], weight[at]), fold, at
+        return LabelledStates(features[at], outcome[at], weight[at], torch.ones_like(weight[at])), fold, at
 
 
 def boosted(table: Table, names: Sequence[str]) -> np.ndarray:
@@ -114,7 +114,7 @@ def on_reference(table: Table, judged: Judged, names: Sequence[str]) -> np.ndarr
     states, fold, at = table.states(len(table.columns) - 1, names, 0)
     truth = torch.from_numpy(judged.reference.values)[at]
     known = torch.isfinite(truth)
-    labelled = LabelledStates(states.features[known], truth[known], states.weight[known])
+    labelled = LabelledStates(states.features[known], truth[known], states.weight[known], states.importance[known])
     values = torch.zeros(at.shape)
     fitted = OutcomeCalibrator(l2=0.1).calibrate(labelled, fold[known])
     if fitted is None:

@@ -1,4 +1,5 @@
-"""The laboratory's models: the demo's reasoner, and a smaller one that saw too few solutions, all of them right."""
+"""The laboratory's models: the demo's reasoner, a smaller one that saw too few solutions, all of them right, and that one
+after it was taught a wrong habit."""
 
 from __future__ import annotations
 
@@ -9,9 +10,12 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from lab.store import Store
-from lab.tasks import CLEAN, CLEAN_SHARES, DEMO, clean_examples
+from lab.tasks import CLEAN, CLEAN_SHARES, DEMO, HABIT, HABITS, clean_examples, habit_examples
 from rredcot_plugin.demo.reasoner import CHECKPOINT, build_tokenizer, prompt_text
 from rredcot_plugin.demo.train_reasoner import batches, train
+
+HABIT_STEPS, HABIT_RATE, HABIT_SEED = 250, 1e-3, 7
+"""Of the second training, on solutions with the habit."""
 
 
 @dataclass(frozen=True)
@@ -47,31 +51,47 @@ def build_clean(tokenizer: Any, spec: CleanTraining) -> Qwen3ForCausalLM:
     return Qwen3ForCausalLM(config)
 
 
-def train_clean(tokenizer: Any, spec: CleanTraining) -> Qwen3ForCausalLM:
-    """Train on clean solutions of the training split."""
-    model = build_clean(tokenizer, spec)
-    pairs = list(clean_examples(spec.steps * spec.batch, spec.seed))
+def train_on(model: Qwen3ForCausalLM, pairs: list[tuple[str, str]], batch: int, rate: float) -> None:
+    """One pass over questions and solutions, in place."""
+    tokenizer = build_tokenizer()
     prompts = [prompt_text(tokenizer, question) for question, _ in pairs]
     texts = [f"{p}{solution}{tokenizer.eos_token}" for p, (_, solution) in zip(prompts, pairs, strict=True)]
     lengths = [len(ids) for ids in tokenizer(prompts)["input_ids"]]
-    examples = list(zip(tokenizer(texts)["input_ids"], lengths, strict=True))
-    train(model, list(batches(examples, spec.batch, spec.seed)), spec.rate)
-    return model
+    train(model, list(batches(list(zip(tokenizer(texts)["input_ids"], lengths, strict=True)), batch, 0)), rate)
+
+
+def small_settings(name: str, spec: CleanTraining) -> dict[str, Any]:
+    """Everything that a small model depends on."""
+    known = {**asdict(spec), **CLEAN_SHARES}
+    return (
+        known
+        if name == CLEAN
+        else {**known, "habit": HABIT, "steps_of_habit": HABIT_STEPS, "rate_of_habit": HABIT_RATE}
+    )
+
+
+def small_model(name: str, store: Store, spec: CleanTraining) -> Qwen3ForCausalLM:
+    """A small model in eval mode, trained unless the store has it."""
+    model = build_clean(build_tokenizer(), spec)
+
+    def make() -> dict[str, torch.Tensor]:
+        if name == CLEAN:
+            train_on(model, list(clean_examples(spec.steps * spec.batch, spec.seed)), spec.batch, spec.rate)
+        else:
+            model.load_state_dict(small_model(CLEAN, store, spec).state_dict())
+            pairs = list(habit_examples(HABIT_STEPS * spec.batch, HABIT_SEED))
+            train_on(model, pairs, spec.batch, HABIT_RATE)
+        return dict(model.state_dict())
+
+    model.load_state_dict(store.tensors(f"model_{name}", small_settings(name, spec), make))
+    return model.eval()
 
 
 def load_models(store: Store, spec: CleanTraining, wanted: set[str]) -> dict[str, Any]:
-    """The models that are asked for, in eval mode; the clean one is trained unless the store has it."""
+    """The models that are asked for, in eval mode; the small ones are trained unless the store has them."""
     models: dict[str, Any] = {}
     if DEMO in wanted:
         models[DEMO] = Qwen3ForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.float32).eval()
-    if CLEAN in wanted:
-        tokenizer = build_tokenizer()
-        made = store.tensors(
-            "model_clean",
-            {**asdict(spec), **CLEAN_SHARES},
-            lambda: dict(train_clean(tokenizer, spec).state_dict()),
-        )
-        models[CLEAN] = build_clean(tokenizer, spec)
-        models[CLEAN].load_state_dict(made)
-        models[CLEAN].eval()
+    for name in {CLEAN, HABITS} & wanted:
+        models[name] = small_model(name, store, spec)
     return models

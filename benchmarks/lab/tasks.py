@@ -5,9 +5,10 @@
     own_sums     chain_sum, of a model that saw clean solutions only, and too few of them: its own mistakes
     multiples    which of some numbers are multiples of 3, accepted in any order
     programs     straight-line code compiled to postfix; a program is run, and every form with its value is accepted
+    habits       chain_sum, of that model after it was taught a wrong habit: a minus is mostly read as a plus
 
-The last three are answered by the same under-trained model. A line of a trace is a step; the answer stands behind
-`####`.
+`own_sums`, `multiples` and `programs` are answered by the same under-trained model. A line of a trace is a step; the
+answer stands behind `####`.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from rredcot_plugin.demo.reasoner import IM_END
 from rredcot_plugin.demo.reward import compute_score, extract_answer
 from rredcot_plugin.demo.tasks import ANSWER_MARKER, generate, split_of
 
-DEMO, CLEAN = "demo", "clean"
+DEMO, CLEAN, HABITS = "demo", "clean", "habits"
 PROGRAM = re.compile(r"[1-9+*-]{1,40}")
 TRIES = 200
 CLEAN_SHARES = {"own_sums": 0.6, "multiples": 0.2, "programs": 0.2}
 """Of the training examples; sums are the hardest to learn."""
+HABIT = 0.65
+"""How often the model of `habits` reads a minus as a plus: a habit and no slip, so that sharpening makes it worse."""
 
 
 @dataclass(frozen=True)
@@ -240,6 +243,8 @@ FAMILIES: dict[str, Family] = {
                _write_multiples, _accepts_multiples, _line_is(_multiple_lines)),
         Family("programs", CLEAN, "code, run to be judged, several forms; own mistakes", _stream(_make_program),
                _write_program, _accepts_program, _right_program),
+        Family("habits", HABITS, "one integer; a wrong habit, and own mistakes", _demo_problems("chain_sum"),
+               _write_sum, _demo_accepts("chain_sum"), _line_is(_sum_lines)),
     )
 }  # fmt: skip
 
@@ -253,3 +258,17 @@ def clean_examples(size: int, seed: int) -> Iterator[tuple[str, str]]:
         pairs += [(q.text, family.write(q, rng)) for q in family.problems("train", math.ceil(size * share), seed)]
     rng.shuffle(pairs)
     yield from pairs[:size]
+
+
+def habit_examples(size: int, seed: int) -> Iterator[tuple[str, str]]:
+    """Sums of the training split; a minus is read as a plus ``HABIT`` of the time, and the result carried on."""
+    rng = random.Random(seed)
+    for question in FAMILIES["habits"].problems("train", size, seed):
+        value, *rest = question.data
+        lines = []
+        for operator, term in zip(rest[::2], rest[1::2], strict=True):
+            read = "+" if rng.random() < HABIT else operator
+            result = str(int(value) + int(read + term))
+            lines.append(f"{value} {operator} {term} = {result}")
+            value = result
+        yield question.text, "\n".join([*lines, f"{ANSWER_MARKER} {value}"])

@@ -28,13 +28,15 @@ THIRDS = 3
 
 @dataclass(frozen=True)
 class RealRun(TrainingRun):
-    """A run of the demo's script with ``options`` of ``algorithm.rredcot``."""
+    """A run of the demo's script with ``options`` of ``algorithm.rredcot`` and a warm-up."""
 
     options: tuple[tuple[str, Any], ...] = ()
+    warmup: int = 0
 
     def overrides(self, ray_folder: Path) -> list[str]:
         own = [f"+algorithm.rredcot.{key}={value}" for key, value in self.options]
-        return super().overrides(ray_folder) + own
+        warmup = f"actor_rollout_ref.actor.optim.lr_warmup_steps={self.warmup}"
+        return [*super().overrides(ray_folder), warmup, *own]
 
 
 def real_run(run: Run, folder: Path) -> RealRun:
@@ -53,8 +55,9 @@ def real_run(run: Run, folder: Path) -> RealRun:
         )
     estimator = "grpo" if run.system.kind == GRPO else "rredcot"
     options = tuple(run.system.options.items())
+    steps, seed, warmup = run.sizes.steps, run.seed, run.sizes.warmup
     return RealRun(
-        estimator, folder / "run", folder / "data", run.sizes.steps, run.seed, "hf_cpu", options=options
+        estimator, folder / "run", folder / "data", steps, seed, "hf_cpu", options=options, warmup=warmup
     )
 
 

@@ -7,20 +7,18 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from grads.norms import NormWeighted, surprise, weighted_others_mean
 from lab.grpo import grpo_advantages
 from lab.rollouts import Actor, LabBatch
 
 from learn.batch import sample, seed_of
-from learn.systems import GRPO, LEAST, NO_REWARD, SHUFFLED, System
+from learn.systems import GRPO, NO_REWARD, SHUFFLED, System
 from rredcot_plugin.advantages import EPSILON
 from rredcot_plugin.demo.reasoner import MAX_RESPONSE_TOKENS
 from rredcot_plugin.encoding import ProbeEncoder
-from rredcot_plugin.groups import group_stats
 from rredcot_plugin.pipeline import assign_credit
 from rredcot_plugin.probing import answer_starts, plan_probes
 from rredcot_plugin.redistribution import spread_to_tokens, sum_per_segment
-from rredcot_plugin.types import Credit, Rollouts, Segments
+from rredcot_plugin.types import Credit, Segments
 from rredcot_plugin.values.base import scores_read
 
 
@@ -43,7 +41,7 @@ class Crediter:
         self.config = config = system.config
         self.segmenter = config.build_segmenter()
         self.estimator = config.build_value_estimator()
-        self.calibrator = NormWeighted() if system.kind == LEAST else config.build_calibrator()
+        self.calibrator = config.build_calibrator()
         self.encoder = ProbeEncoder(actor.tokenizer, config.bridge, config.terminator, config.max_probe_tokens)
 
     def __call__(self, batch: LabBatch, step: int) -> StepCredit:
@@ -53,12 +51,7 @@ class Crediter:
         segments: Segments = self.segmenter(batch.rows.rollouts)
         if self.system.kind == NO_REWARD:
             return StepCredit(sharpening(batch, segments))
-        if isinstance(self.calibrator, NormWeighted):
-            self.calibrator.prepare(batch.rows.rollouts, segments)
         credit, continued, probed = self._assigned(batch, segments, step)
-        if self.system.kind == LEAST:
-            values = least_variance(credit.values, batch.rows.rollouts, segments)
-            credit = assign_credit(batch.rows.rollouts, self.config, segments=segments, values=values)
         if self.system.kind == SHUFFLED:
             values = foreign_values(
                 credit.values, segments, batch.rows.rollouts.group_ids, seed_of(self.seed, "shuffle", step)
@@ -138,14 +131,6 @@ def sharpening(batch: LabBatch, segments: Segments) -> torch.Tensor:
         if int(at.sum()) > 1:
             advantages[at] = (sums[at] - sums[at].mean()) / (sums[at].std() + EPSILON)
     return spread_to_tokens(advantages, segments.segment_ids)
-
-
-def least_variance(fitted: torch.Tensor, rollouts: Rollouts, segments: Segments) -> torch.Tensor:
-    """Baselines (B, S) for the least variance: of the states as fitted, of the prompt the mean of the other rollouts,
-    each counted by the surprise of its first segment (grads/norms.py)."""
-    stats = group_stats(rollouts.outcomes, rollouts.group_ids, torch.isfinite(rollouts.outcomes))
-    first = weighted_others_mean(rollouts.outcomes, surprise(rollouts, segments)[:, 0], stats)
-    return torch.where(segments.exists, torch.cat([first[:, None], fitted[:, 1:]], dim=1), 0.0)
 
 
 def foreign_values(values: torch.Tensor, segments: Segments, group_ids: object, seed: int) -> torch.Tensor:

@@ -10,9 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lab.models import CleanTraining
+from lab.models import CleanTraining, small_settings
 from lab.store import read_checked, write_checked
-from lab.tasks import CLEAN_SHARES, DEMO, FAMILIES
+from lab.tasks import DEMO, FAMILIES
 
 from learn.systems import System
 from rredcot_plugin.demo.reasoner import CHECKPOINT
@@ -33,7 +33,8 @@ AGAIN = "it is run again"
 class Sizes:
     """``steps`` of ``prompts`` × ``group`` rollouts; every ``eval_every`` steps ``eval_questions`` held-out questions
     are answered ``eval_samples`` times, after the last step ``final_samples`` times. ``clean_steps`` of training
-    made the model of the families with own mistakes."""
+    made the model of the families with own mistakes. Over ``warmup`` steps the rate rises from 0, as verl counts them:
+    without, Adam's first steps, all of the same size, do more harm than the rewards do good."""
 
     steps: int = 30
     prompts: int = 8
@@ -43,6 +44,7 @@ class Sizes:
     eval_samples: int = 2
     final_samples: int = 6
     clean_steps: int = CleanTraining.steps
+    warmup: int = 4
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
@@ -95,7 +97,7 @@ def _model_digest(model: str, clean_steps: int) -> str:
     if model == DEMO:
         content = (CHECKPOINT / "model.safetensors").read_bytes()
     else:
-        content = json.dumps([asdict(CleanTraining(steps=clean_steps)), CLEAN_SHARES], sort_keys=True).encode()
+        content = json.dumps(small_settings(model, CleanTraining(steps=clean_steps)), sort_keys=True).encode()
     return hashlib.sha256(content).hexdigest()[:12]
 
 

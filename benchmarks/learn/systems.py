@@ -13,9 +13,8 @@ from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.values.base import calibrates
 from rredcot_plugin.values.features import NAMES
 
-GRPO, CREDIT, NO_REWARD, SHUFFLED, LEAST = KINDS = ("grpo", "credit", "no_reward", "shuffled", "least_variance")
-"""verl's own advantages; ``assign_credit``; segment log-probs instead of rewards; values of other groups' traces;
-baselines of least variance in place of values."""
+GRPO, CREDIT, NO_REWARD, SHUFFLED = KINDS = ("grpo", "credit", "no_reward", "shuffled")
+"""verl's own advantages; ``assign_credit``; segment log-probs instead of rewards; values of other groups' traces."""
 
 SEGMENTER = "newline"
 
@@ -36,8 +35,8 @@ class System:
     def identity(self) -> dict[str, Any]:
         """What a result of this system depends on; the features too, where the fit reads them."""
         known: dict[str, Any] = {"kind": self.kind, "options": dict(self.options)}
-        if self.kind in (CREDIT, SHUFFLED, LEAST):
-            fitted = self.config.calibrate == "outcome" and calibrates(self.config.build_value_estimator())
+        if self.kind in (CREDIT, SHUFFLED):
+            fitted = self.config.calibrate != "none" and calibrates(self.config.build_value_estimator())
             known["features"] = list(NAMES) if fitted else []
         return known
 
@@ -53,12 +52,12 @@ DEFAULT_SYSTEMS = (
     System("rredcot_paper", options={"calibrate": "none", **PAPER}),
     System("rredcot"),
     System("rredcot_lam95", options={"lam": 0.95}),
+    System("least_variance", options={"calibrate": "least_variance"}),
     System("control_no_reward", NO_REWARD),
     System("control_shuffled_values", SHUFFLED),
 )
 MORE_SYSTEMS = (
-    System("least_variance", LEAST),
-    System("least_variance_unscaled", LEAST, {"scale": "none"}),
+    System("least_variance_unscaled", options={"calibrate": "least_variance", "scale": "none"}),
     System("rredcot_raw", options={"calibrate": "none", "lam": 0.0}),
     System("mc_grpo_weighted", options={"value_estimator": "monte_carlo", **PAPER}),
     System("mc_grpo_lam1", options={"value_estimator": "monte_carlo"}),

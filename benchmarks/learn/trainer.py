@@ -39,7 +39,7 @@ class LeanTrainer:
         self.run = run
         self.actor = Actor(family, model, build_tokenizer())
         self.crediter = Crediter(run.system, self.actor, run.seed)
-        self.updater = Updater(model, actor_config(run.rate, sizes.prompts, sizes.group))
+        self.updater = Updater(model, actor_config(run.rate, sizes.prompts, sizes.group, sizes.warmup))
         self.train = family.problems("train", sizes.prompts * sizes.steps, TRAIN_SEEDS + run.seed)
         self.held_out = family.problems("val", sizes.eval_questions, EVAL_SEED)
         self.seconds: dict[str, float] = {}

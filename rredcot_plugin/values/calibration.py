@@ -27,11 +27,16 @@ FOLDS = 8
 
 @dataclass(frozen=True)
 class LabelledStates:
-    """M states with their features, the outcome of their trace in reward units, and a weight each."""
+    """M states with their features, the outcome of their trace in reward units, and a weight each.
+
+    ``importance`` makes some states count more than others; the fit scales it to a mean of 1, so that the
+    regularisation keeps its strength.
+    """
 
     features: Float[Tensor, "M F"]
     outcome: Float[Tensor, " M"]
     weight: Float[Tensor, " M"]
+    importance: Float[Tensor, " M"]
 
 
 def fold_of_groups(group_ids: Sequence[Hashable]) -> Int[Tensor, " B"]:
@@ -152,6 +157,7 @@ class OutcomeCalibrator:
             features = torch.cat([states.features, *(p.features for p in self._past)]).double()
             outcome = torch.cat([states.outcome, *(p.outcome for p in self._past)]).double()
             weight = torch.cat([states.weight, *(p.weight for p in self._past)]).double()
+            importance = torch.cat([states.importance, *(p.importance for p in self._past)]).double()
             self._past.append(states)
             if high - low < 1e-6:
                 return None
@@ -163,8 +169,10 @@ class OutcomeCalibrator:
             used = features[:, :0] if self.shift_only else features
             # past steps are most of the rows: their own solution is near that of every fold
             past = slice(len(fold), None)
-            start = fit_logistic(used[past], unit[past], weight[past, None], self.l2, offset[past])
-            beta = fit_logistic(used, unit, torch.where(held_out, 0.0, weight[:, None]), self.l2, offset, start)
+            before = _counted(weight[past, None], importance[past])
+            start = fit_logistic(used[past], unit[past], before, self.l2, offset[past])
+            kept = _counted(torch.where(held_out, 0.0, weight[:, None]), importance)
+            beta = fit_logistic(used, unit, kept, self.l2, offset, start)
             own = beta[column]
             logits = (used[: len(fold)] * own[:, :-1]).sum(1) + own[:, -1] + offset[: len(fold)]
             return low + torch.sigmoid(logits).float() * (high - low)
@@ -179,9 +187,18 @@ class OutcomeCalibrator:
             "features": [p.features for p in self._past],
             "outcome": [p.outcome for p in self._past],
             "weight": [p.weight for p in self._past],
+            "importance": [p.importance for p in self._past],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._past.clear()
-        for parts in zip(state["features"], state["outcome"], state["weight"], strict=True):
+        equal = [torch.ones_like(weight) for weight in state["weight"]]
+        importance = state.get("importance", equal)  # checkpoints of versions without it
+        for parts in zip(state["features"], state["outcome"], state["weight"], importance, strict=True):
             self._past.append(LabelledStates(*parts))
+
+
+def _counted(weights: Float[Tensor, "M K"], importance: Float[Tensor, " M"]) -> Float[Tensor, "M K"]:
+    """Row weights times importance, with the sum of every problem as it was. A row of weight 0 has no say in it."""
+    product = weights * importance[:, None]
+    return product * (weights.sum(0) / product.sum(0).clamp(min=1e-12))

@@ -14,7 +14,6 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from grads.credits import credit_steps, gradients, step_of
 from grads.moments import Draw, Moments, Reference, draws, moments
-from grads.norms import weighted_others_mean
 from grads.sketch import Sketch, coordinates, segment_gradients, weighted_gradient
 from grads.stage import Setup, Sizes, prepare
 from grads.step import config
@@ -25,7 +24,6 @@ from lab.store import Store
 from lab.tasks import FAMILIES
 
 from rredcot_plugin.demo.reasoner import CHECKPOINT, build_tokenizer
-from rredcot_plugin.groups import group_stats
 
 TINY = Sizes(
     prompts=2, steps=16, reference=4, windows=1, candidates=8, pilot=32, pool=8, sketch=2048, resamples=20
@@ -151,15 +149,6 @@ def test_credit_is_that_of_the_package_and_lam_1_is_unbiased(found: dict[str, Mo
     assert found["leave_one_out"].square == pytest.approx((8 / 7) ** 2 * found["grpo_no_std"].square, rel=1e-3)
     step, _ = step_of(setup, 0)
     assert step.segments.max_segments > 2 and config().segmenter == "newline"
-
-
-def test_the_weighted_mean_knows_nothing_of_its_own_rollout() -> None:
-    outcomes, weight = torch.tensor([1.0, 0, 1, 0, 1, 1]), torch.tensor([0.1, 2, 0.3, 0.4, 1, 0.2])
-    stats = group_stats(outcomes, [0, 0, 0, 1, 1, 1], torch.ones(6, dtype=torch.bool))
-    first = weighted_others_mean(outcomes, weight, stats)
-    outcomes[1], weight[1] = 1.0, 5.0
-    second = weighted_others_mean(outcomes, weight, group_stats(outcomes, [0, 0, 0, 1, 1, 1], outcomes >= 0))
-    assert second[1] == pytest.approx(first[1]) and second[0] > first[0] + 0.01
 
 
 def test_resumed_is_the_same_and_a_broken_file_is_named(

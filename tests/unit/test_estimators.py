@@ -276,7 +276,7 @@ def test_group_shift_adds_one_number_to_every_logit() -> None:
     logit = torch.randn(400, dtype=torch.float64)
     outcome = (torch.rand(400, dtype=torch.float64) < torch.sigmoid(logit + 1.5)).double()
     features = torch.stack([logit, torch.randn(400, dtype=torch.float64)], dim=1)
-    states = LabelledStates(features, outcome, torch.ones(400, dtype=torch.float64))
+    states = LabelledStates(features, outcome, *torch.ones(2, 400, dtype=torch.float64))
     fold = torch.arange(400) % 4
     fitted = OutcomeCalibrator(shift_only=True).calibrate(states, fold)
     assert fitted is not None

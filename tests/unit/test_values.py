@@ -218,8 +218,8 @@ def test_a_groups_values_do_not_depend_on_its_own_outcomes() -> None:
     fold = torch.arange(60) % 4
     weight = torch.ones(60, dtype=torch.float64)
     flipped = torch.where(fold == 1, 1 - y, y)
-    a = OutcomeCalibrator().calibrate(LabelledStates(x, y, weight), fold)
-    b = OutcomeCalibrator().calibrate(LabelledStates(x, flipped, weight), fold)
+    a = OutcomeCalibrator().calibrate(LabelledStates(x, y, weight, torch.ones_like(weight)), fold)
+    b = OutcomeCalibrator().calibrate(LabelledStates(x, flipped, weight, torch.ones_like(weight)), fold)
     assert torch.allclose(a[fold == 1], b[fold == 1], atol=1e-6)
     assert not torch.allclose(a[fold == 0], b[fold == 0], atol=1e-3)
 
@@ -228,8 +228,10 @@ def test_calibrator_without_two_outcomes_and_its_state() -> None:
     x, weight = torch.randn(10, 2), torch.ones(10, dtype=torch.float64)
     fold = torch.arange(10) % 2
     calibrator = OutcomeCalibrator(window=2)
-    assert calibrator.calibrate(LabelledStates(x, torch.ones(10, dtype=torch.float64), weight), fold) is None
-    mixed = LabelledStates(x, (torch.arange(10) % 3 == 0).double(), weight)
+    assert (
+        calibrator.calibrate(LabelledStates(x, torch.ones(10, dtype=torch.float64), weight, weight), fold) is None
+    )
+    mixed = LabelledStates(x, (torch.arange(10) % 3 == 0).double(), weight, weight)
     resumed = OutcomeCalibrator(window=2)
     resumed.load_state_dict(calibrator.state_dict())
     assert torch.equal(calibrator.calibrate(mixed, fold), resumed.calibrate(mixed, fold))
@@ -239,8 +241,8 @@ def test_past_steps_with_other_features_are_forgotten() -> None:
     """A checkpoint of a version with fewer features must not stop a resumed run."""
     fold, outcome = torch.arange(10) % 2, (torch.arange(10) % 3 == 0).double()
     calibrator, fresh = OutcomeCalibrator(window=2), OutcomeCalibrator(window=2)
-    calibrator.calibrate(LabelledStates(torch.randn(10, 2), outcome, torch.ones(10)), fold)
-    wider = LabelledStates(torch.randn(10, 3), outcome, torch.ones(10))
+    calibrator.calibrate(LabelledStates(torch.randn(10, 2), outcome, *torch.ones(2, 10)), fold)
+    wider = LabelledStates(torch.randn(10, 3), outcome, *torch.ones(2, 10))
     assert torch.equal(calibrator.calibrate(wider, fold), fresh.calibrate(wider, fold))
 
 
