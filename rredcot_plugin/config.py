@@ -8,7 +8,7 @@ from typing import Any
 
 from rredcot_plugin.registry import SEGMENTERS, SHAPERS, VALUE_ESTIMATORS, check_count, check_number, nearest
 from rredcot_plugin.types import Rollouts, Segments
-from rredcot_plugin.values.base import scores_read
+from rredcot_plugin.values.base import calibrates, scores_read
 from rredcot_plugin.values.calibration import OutcomeCalibrator
 
 PROPOSALS = ("group", "ground_truth", "group_or_ground_truth", "reference")
@@ -116,7 +116,12 @@ class RRedCoTConfig:
                 raise ValueError(f"unknown key {key!r} in algorithm.rredcot.{hint} Known: {', '.join(known)}")
         config = cls(**dict(mapping))
         config._check_levels(config.build_segmenter())
-        config.build_value_estimator()
+        estimator = config.build_value_estimator()
+        if config.calibrate == "least_variance" and not calibrates(estimator):
+            raise ValueError(
+                f"calibrate=least_variance: value_estimator={config.value_estimator!r} is in reward units and is not "
+                "fitted; take support or confidence, or leave calibrate alone"
+            )
         config.build_shapers()
         return config
 

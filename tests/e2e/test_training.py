@@ -144,8 +144,11 @@ def test_nothing_a_model_or_a_reward_function_does_stops_the_run(hostile_inputs:
         assert all(math.isfinite(value) for name, value in step.items() if name.startswith("rredcot/"))
 
 
-def test_the_trainer_with_rollouts_of_its_own_resources(demo_inputs: Inputs, tmp_path: Path) -> None:
-    run = train(demo_inputs, tmp_path, *RREDCOT, TRAINER_MODE="separate_async")
+def test_rollouts_of_their_own_resources_and_baselines_of_least_variance(
+    demo_inputs: Inputs, tmp_path: Path
+) -> None:
+    baselines = "+algorithm.rredcot.calibrate=least_variance"
+    run = train(demo_inputs, tmp_path, *RREDCOT, baselines, TRAINER_MODE="separate_async")
     assert run.code == 0, run.tail()
     assert sorted(run.steps) == [1, 2]
     for step in run.steps.values():

@@ -121,7 +121,7 @@ def test_every_system_gives_other_credit_and_counts_its_tokens(actor: Actor, bat
     for name, own in found.items():
         assert torch.isfinite(own.advantages).all() and float(own.advantages[~mask].abs().max()) == 0.0
         assert (own.continuation_tokens > 0) == (name == "mc_grpo"), name
-        asks = name in ("rredcot", "rredcot_paper", "rredcot_lam95", "control_shuffled_values")
+        asks = name in ("rredcot", "rredcot_paper", "rredcot_lam95", "least_variance", "control_shuffled_values")
         assert (own.probe_tokens > 0) == asks, name
     assert VALUE_ESTIMATORS.names() == before
 

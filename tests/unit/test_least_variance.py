@@ -133,6 +133,13 @@ def test_what_needs_values_is_refused(options: dict[str, object]) -> None:
         rr.RRedCoTConfig(calibrate="least_variance", **options)
 
 
+@pytest.mark.parametrize("estimator", ["monte_carlo", "attention", "reward_model"])
+def test_estimators_in_reward_units_are_refused(estimator: str) -> None:
+    options = {"path": "x"} if estimator == "reward_model" else {}
+    with pytest.raises(ValueError, match=rf"least_variance: value_estimator='{estimator}' is in reward units"):
+        rr.RRedCoTConfig.from_mapping(OPTIONS | {"value_estimator": estimator, "value_kwargs": options})
+
+
 def test_rollouts_without_log_probs_are_refused(rollouts: rr.Rollouts) -> None:
     with pytest.raises(ValueError, match="log_probs: calibrate=least_variance"):
         rr.assign_credit(replace(rollouts, log_probs=None), CONFIG)
