@@ -29,7 +29,7 @@ import torch
 from lab.tasks import FAMILIES
 from learn.curves import Curves, collect
 from learn.execute import execute, known_records, perform
-from learn.runs import DONE, FAILED, Record, Run, Sizes, load, merge
+from learn.runs import DONE, FAILED, Record, Run, Sizes, load, merge, with_texts
 from learn.schedule import Plan
 from learn.summary import Summary, summarize, verdicts, without_unknown
 from learn.systems import DEFAULT_SYSTEMS, MORE_SYSTEMS, choose, parse_system
@@ -76,7 +76,14 @@ def parse_arguments() -> tuple[argparse.Namespace, Plan]:
     add("--jobs", type=int, default=1, help="processes, one thread each (default 1)")
     add("--budget", type=float, help="start no run after so many minutes")
     add("--retry-failed", action="store_true", help="repeat the runs that failed")
-    add("--merge", nargs="+", type=Path, default=[], metavar="FOLDER", help="take over runs of other caches first")
+    add(
+        "--merge",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="PATH",
+        help="first take over runs of other caches, or of a learning.json",
+    )
     add("--report", action="store_true", help="run nothing, report what is there")
     add(
         "--against-verl", action="store_true", help="compare with real verl runs (minutes each) at the demo's rate"
@@ -160,23 +167,13 @@ def report(plan: Plan, records: dict[Run, Record], output: Path, page: Path | No
     }
     headlines = [name for name in summary if "/" not in name]
     entries = without_unknown(summary)
-    raw = [compact(row) for row in rows]
+    raw = [with_texts(row) for row in rows]
     shown = [name for name in headlines if name in entries]
     write_record(output, settings, entries, raw, seeds=plan.seeds, shown=shown)
     draw(output.with_suffix(".png"), found)
     if page is not None:
         picture = f"![Held-out accuracy over steps, seconds and tokens](../benchmarks/results/{output.stem}.png)"
         fill_page(page, f"{text}\n\n{picture}")
-
-
-def compact(row: Record) -> Record:
-    """A run with its numbers as texts: a JSON list of numbers would take a line each."""
-    columns = {
-        part: {name: " ".join(f"{x:.4g}" for x in numbers) for name, numbers in row[part].items()}
-        for part in ("steps", "evals")
-        if part in row
-    }
-    return {**row, **columns}
 
 
 def against_verl(args: argparse.Namespace, plan: Plan, folder: Path, output: Path) -> None:

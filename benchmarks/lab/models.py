@@ -1,8 +1,9 @@
-"""The laboratory's models: the demo's reasoner, a smaller one that saw too few solutions, all of them right, and that one
-after it was taught a wrong habit."""
+"""The laboratory's models: the demo's reasoner, smaller ones that saw too few solutions, all of them right, and those
+after they were taught a wrong habit."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,17 +11,37 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from lab.store import Store
-from lab.tasks import CLEAN, CLEAN_SHARES, DEMO, HABIT, HABITS, clean_examples, habit_examples
+from lab.tasks import (
+    CHAIN_MINUSES,
+    CHAIN_SKILL,
+    CHAIN_STEPS,
+    CHAINS,
+    CLEAN,
+    CLEAN_SHARES,
+    DEMO,
+    HABIT,
+    HABITS,
+    chain_examples,
+    clean_examples,
+    habit_examples,
+)
 from rredcot_plugin.demo.reasoner import CHECKPOINT, build_tokenizer, prompt_text
 from rredcot_plugin.demo.train_reasoner import batches, train
 
 HABIT_STEPS, HABIT_RATE, HABIT_SEED = 250, 1e-3, 7
 """Of the second training, on solutions with the habit."""
+TAUGHT: dict[str, tuple[Callable[[int, int], Iterator[tuple[str, str]]], dict[str, Any]]] = {
+    CLEAN: (clean_examples, dict(CLEAN_SHARES)),
+    CHAIN_SKILL: (chain_examples, {"lines": CHAIN_STEPS, "minuses": CHAIN_MINUSES}),
+}
+"""Models taught from nothing: on what, and what that depends on."""
+SPOILT = {HABITS: CLEAN, CHAINS: CHAIN_SKILL}
+"""Models that were taught a habit, named as their family, and what they were before."""
 
 
 @dataclass(frozen=True)
 class CleanTraining:
-    """How the under-trained model comes about; ``steps`` of ``batch`` solutions, each seen once."""
+    """How an under-trained model comes about; ``steps`` of ``batch`` solutions, each seen once."""
 
     steps: int = 2200
     batch: int = 32
@@ -62,12 +83,10 @@ def train_on(model: Qwen3ForCausalLM, pairs: list[tuple[str, str]], batch: int, 
 
 def small_settings(name: str, spec: CleanTraining) -> dict[str, Any]:
     """Everything that a small model depends on."""
-    known = {**asdict(spec), **CLEAN_SHARES}
-    return (
-        known
-        if name == CLEAN
-        else {**known, "habit": HABIT, "steps_of_habit": HABIT_STEPS, "rate_of_habit": HABIT_RATE}
-    )
+    if name in TAUGHT:
+        return {**asdict(spec), **TAUGHT[name][1]}
+    habit = {"habit": HABIT[name], "steps_of_habit": HABIT_STEPS, "rate_of_habit": HABIT_RATE}
+    return {**small_settings(SPOILT[name], spec), **habit}
 
 
 def small_model(name: str, store: Store, spec: CleanTraining) -> Qwen3ForCausalLM:
@@ -75,11 +94,11 @@ def small_model(name: str, store: Store, spec: CleanTraining) -> Qwen3ForCausalL
     model = build_clean(build_tokenizer(), spec)
 
     def make() -> dict[str, torch.Tensor]:
-        if name == CLEAN:
-            train_on(model, list(clean_examples(spec.steps * spec.batch, spec.seed)), spec.batch, spec.rate)
+        if name in TAUGHT:
+            train_on(model, list(TAUGHT[name][0](spec.steps * spec.batch, spec.seed)), spec.batch, spec.rate)
         else:
-            model.load_state_dict(small_model(CLEAN, store, spec).state_dict())
-            pairs = list(habit_examples(HABIT_STEPS * spec.batch, HABIT_SEED))
+            model.load_state_dict(small_model(SPOILT[name], store, spec).state_dict())
+            pairs = list(habit_examples(name, HABIT_STEPS * spec.batch, HABIT_SEED))
             train_on(model, pairs, spec.batch, HABIT_RATE)
         return dict(model.state_dict())
 
@@ -92,6 +111,6 @@ def load_models(store: Store, spec: CleanTraining, wanted: set[str]) -> dict[str
     models: dict[str, Any] = {}
     if DEMO in wanted:
         models[DEMO] = Qwen3ForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.float32).eval()
-    for name in {CLEAN, HABITS} & wanted:
+    for name in wanted & {*TAUGHT, *SPOILT}:
         models[name] = small_model(name, store, spec)
     return models

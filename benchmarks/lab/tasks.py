@@ -6,6 +6,7 @@
     multiples    which of some numbers are multiples of 3, accepted in any order
     programs     straight-line code compiled to postfix; a program is run, and every form with its value is accepted
     habits       chain_sum, of that model after it was taught a wrong habit: a minus is mostly read as a plus
+    chains       eight terms to add or, two of them, to take away, a short line each; the same habit, more rarely
 
 `own_sums`, `multiples` and `programs` are answered by the same under-trained model. A line of a trace is a step; the
 answer stands behind `####`.
@@ -24,13 +25,14 @@ from rredcot_plugin.demo.reasoner import IM_END
 from rredcot_plugin.demo.reward import compute_score, extract_answer
 from rredcot_plugin.demo.tasks import ANSWER_MARKER, generate, split_of
 
-DEMO, CLEAN, HABITS = "demo", "clean", "habits"
+DEMO, CLEAN, HABITS, CHAIN_SKILL, CHAINS = "demo", "clean", "habits", "chain_skill", "chains"
 PROGRAM = re.compile(r"[1-9+*-]{1,40}")
 TRIES = 200
 CLEAN_SHARES = {"own_sums": 0.6, "multiples": 0.2, "programs": 0.2}
 """Of the training examples; sums are the hardest to learn."""
-HABIT = 0.65
-"""How often the model of `habits` reads a minus as a plus: a habit and no slip, so that sharpening makes it worse."""
+HABIT = {"habits": 0.65, "chains": 0.4}
+"""How often a minus is read as a plus, by family: a habit and no slip, so that sharpening it does not help."""
+CHAIN_STEPS, CHAIN_MINUSES = 8, 2
 
 
 @dataclass(frozen=True)
@@ -92,13 +94,43 @@ def _write_sum(question: Question, rng: random.Random) -> str:
     return "\n".join([*_sum_lines(question.data), f"{ANSWER_MARKER} {question.answer}"])
 
 
-def _sum_lines(data: tuple[str, ...]) -> list[str]:
-    value, lines = int(data[0]), []
-    for operator, term in zip(data[1::2], data[2::2], strict=True):
-        result = value + int(operator + term)
-        lines.append(f"{value} {operator} {term} = {result}")
-        value = result
+def _sum_line(value: int, operator: str, term: str, result: int) -> str:
+    return f"{value} {operator} {term} = {result}"
+
+
+def _chain_line(value: int, operator: str, term: str, result: int) -> str:
+    return f"{operator}{term} {result}"
+
+
+def _added(line: Callable[[int, str, str, int], str]) -> Callable[[tuple[str, ...]], list[str]]:
+    """The right lines of a sum, each written by ``line``."""
+
+    def lines(data: tuple[str, ...]) -> list[str]:
+        value, found = int(data[0]), []
+        for operator, term in zip(data[1::2], data[2::2], strict=True):
+            result = value + int(operator + term)
+            found.append(line(value, operator, term, result))
+            value = result
+        return found
+
     return lines
+
+
+_sum_lines, _chain_lines = _added(_sum_line), _added(_chain_line)
+
+
+def _write_chain(question: Question, rng: random.Random) -> str:
+    return "\n".join([*_chain_lines(question.data), f"{ANSWER_MARKER} {question.answer}"])
+
+
+def _make_chain(rng: random.Random) -> Question:
+    """A digit, and eight more that are added or, two of them, taken away."""
+    minuses = set(rng.sample(range(CHAIN_STEPS), CHAIN_MINUSES))
+    data = [str(rng.randint(1, 9))]
+    for number in range(CHAIN_STEPS):
+        data += ["-" if number in minuses else "+", str(rng.randint(1, 9))]
+    total = int(data[0]) + sum(int(o + t) for o, t in zip(data[1::2], data[2::2], strict=True))
+    return Question("".join(data), str(total), tuple(data))
 
 
 def _sort_lines(data: tuple[str, ...]) -> list[str]:
@@ -245,6 +277,8 @@ FAMILIES: dict[str, Family] = {
                _write_program, _accepts_program, _right_program),
         Family("habits", HABITS, "one integer; a wrong habit, and own mistakes", _demo_problems("chain_sum"),
                _write_sum, _demo_accepts("chain_sum"), _line_is(_sum_lines)),
+        Family("chains", CHAINS, "one integer after eight lines; a wrong habit, and own mistakes",
+               _stream(_make_chain), _write_chain, lambda q, answer: answer == q.answer, _line_is(_chain_lines)),
     )
 }  # fmt: skip
 
@@ -260,15 +294,22 @@ def clean_examples(size: int, seed: int) -> Iterator[tuple[str, str]]:
     yield from pairs[:size]
 
 
-def habit_examples(size: int, seed: int) -> Iterator[tuple[str, str]]:
-    """Sums of the training split; a minus is read as a plus ``HABIT`` of the time, and the result carried on."""
+def chain_examples(size: int, seed: int) -> Iterator[tuple[str, str]]:
+    """Chains of the training split with clean solutions."""
+    family, rng = FAMILIES["chains"], random.Random(seed)
+    yield from ((q.text, family.write(q, rng)) for q in family.problems("train", size, seed))
+
+
+def habit_examples(name: str, size: int, seed: int) -> Iterator[tuple[str, str]]:
+    """Questions of the training split; a minus is read as a plus ``HABIT`` of the time, and the result carried on."""
     rng = random.Random(seed)
-    for question in FAMILIES["habits"].problems("train", size, seed):
+    line = _sum_line if name == "habits" else _chain_line
+    for question in FAMILIES[name].problems("train", size, seed):
         value, *rest = question.data
         lines = []
         for operator, term in zip(rest[::2], rest[1::2], strict=True):
-            read = "+" if rng.random() < HABIT else operator
-            result = str(int(value) + int(read + term))
-            lines.append(f"{value} {operator} {term} = {result}")
-            value = result
+            read = "+" if rng.random() < HABIT[name] else operator
+            result = int(value) + int(read + term)
+            lines.append(line(int(value), operator, term, result))
+            value = str(result)
         yield question.text, "\n".join([*lines, f"{ANSWER_MARKER} {value}"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -120,20 +120,49 @@ def load_all(folder: Path, runs: Iterable[Run]) -> dict[Run, Record]:
 
 
 def merge(folder: Path, others: Iterable[Path]) -> int:
-    """Take over the whole files of other folders that this one does not have; how many.
+    """Take over the runs of other folders, or of result files of this benchmark, that this folder does not have; how
+    many.
 
     Raises:
-        ValueError: a folder that is not there.
+        ValueError: a folder or file that is not there, or a file that is no result of this benchmark.
     """
-    taken = 0
     folder.mkdir(parents=True, exist_ok=True)
-    for other in others:
-        if not other.is_dir():
-            raise ValueError(f"--merge {other}: no such folder")
-        for path in sorted(other.glob("*.json")):
-            here = folder / path.name
-            body = None if here.exists() else read_checked(path, AGAIN)
-            if body is not None:
-                write_checked(here, body)
-                taken += 1
-    return taken
+    return sum(_take(folder, name, body) for other in others for name, body in _runs_of(other))
+
+
+def _take(folder: Path, name: str, body: bytes | None) -> bool:
+    here = folder / name
+    if body is None or here.exists():
+        return False
+    write_checked(here, body)
+    return True
+
+
+def _runs_of(other: Path) -> Iterator[tuple[str, bytes | None]]:
+    """Names and contents of the files of a folder, or of the rows of a result file; no content where it is broken."""
+    if other.is_dir():
+        yield from ((path.name, read_checked(path, AGAIN)) for path in sorted(other.glob("*.json")))
+        return
+    try:
+        rows = json.loads(other.read_bytes())["raw"]
+        runs = [(Path(row.pop("file")).name, json.dumps(with_numbers(row)).encode()) for row in rows]
+    except FileNotFoundError:
+        raise ValueError(f"--merge {other}: no such folder or file") from None
+    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"--merge {other}: not a result of this benchmark ({error!r})") from error
+    yield from runs
+
+
+def with_texts(record: Record) -> Record:
+    """A record for a result file, columns of numbers as texts: a JSON list of numbers would take a line each."""
+    return _columns(record, lambda numbers: " ".join(f"{x:.4g}" for x in numbers))
+
+
+def with_numbers(record: Record) -> Record:
+    """A record from a result file, to four digits what ``with_texts`` was given."""
+    return _columns(record, lambda text: [float(x) for x in text.split()])
+
+
+def _columns(record: Record, change: Callable[[Any], Any]) -> Record:
+    parts = [part for part in ("steps", "evals") if part in record]
+    return {**record, **{part: {name: change(column) for name, column in record[part].items()} for part in parts}}

@@ -49,16 +49,19 @@ def test_programs_are_accepted_in_any_form_and_never_trusted() -> None:
     assert [run_program(p) for p in ("", "+", "12", "__import__", "1" * 99, "93-")] == [None] * 5 + [6]
 
 
-def test_a_habit_goes_wrong_where_a_minus_is_and_nowhere_else() -> None:
-    family, size = FAMILIES["habits"], 300
+@pytest.mark.parametrize("name", list(HABIT))
+def test_a_habit_goes_wrong_where_a_minus_is_and_nowhere_else(name: str) -> None:
+    family, size = FAMILIES[name], 300
     questions = family.problems("train", size, 3)
-    found = list(habit_examples(size, 3))
-    assert found == list(habit_examples(size, 3)) and [text for text, _ in found] == [q.text for q in questions]
+    found = list(habit_examples(name, size, 3))
+    assert found == list(habit_examples(name, size, 3)) and [text for text, _ in found] == [
+        q.text for q in questions
+    ]
     wrong = [family.first_mistake(question, text) for question, (_, text) in zip(questions, found, strict=True)]
     first = [next((i for i, operator in enumerate(q.data[1::2]) if operator == "-"), None) for q in questions]
     assert all(at is None for at, minus in zip(wrong, first, strict=True) if minus is None)
     at_first = [at == minus for at, minus in zip(wrong, first, strict=True) if minus is not None]
-    assert abs(sum(at_first) / len(at_first) - HABIT) < 0.1
+    assert abs(sum(at_first) / len(at_first) - HABIT[name]) < 0.1
 
 
 def test_continuations_follow_the_model_and_the_seed() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from learn.batch import response_log_probs, rollouts, sample
 from learn.credit import Crediter, foreign_values, sharpening
 from learn.curves import arrival, collect, reach, smoothed, spent
 from learn.execute import execute, known_records
-from learn.runs import DONE, FAILED, Run, Sizes, load, merge, save
+from learn.runs import DONE, FAILED, Run, Sizes, load, merge, save, with_texts
 from learn.schedule import Plan
 from learn.statistics import improvement, interval, iqm
 from learn.summary import summarize, verdicts
@@ -235,6 +236,23 @@ def test_a_corrupted_file_is_named_and_run_again(
     assert numbers(execute(plan, tmp_path, NO_MODELS, 1, lambda: True)[run]) == numbers(load(folder, run) or {})
     with pytest.raises(ValueError, match="no such folder"):
         merge(tmp_path, [tmp_path / "nowhere"])
+
+
+def test_a_result_file_gives_its_runs_back(plan: Plan, folder: Path, tmp_path: Path) -> None:
+    known = known_records(plan, folder)
+    written = [with_texts({"identity": run.identity, "file": run.file, **record}) for run, record in known.items()]
+    result = tmp_path / "learning.json"
+    result.write_text(json.dumps({"raw": written}))
+    assert merge(tmp_path / "there", [result]) == plan.size
+    again = known_records(plan, tmp_path / "there")
+    assert again.keys() == known.keys()
+    for run, record in known.items():
+        assert again[run]["evals"]["accuracy"] == pytest.approx(record["evals"]["accuracy"], rel=1e-3)
+        assert again[run]["status"] == record["status"]
+    for content in ("{}", "[1]", "{", '{"raw": [1]}'):
+        result.write_text(content)
+        with pytest.raises(ValueError, match=r"learning\.json: not a result of this benchmark"):
+            merge(tmp_path / "there", [result])
 
 
 def test_other_settings_are_other_files() -> None:
