@@ -16,12 +16,14 @@ WINDOW = 3
 
 @dataclass(frozen=True)
 class Curves:
-    """n runs with E validations at ``steps`` and T training steps; failed runs are only counted.
+    """n runs, one of each of ``seeds``, with E validations at ``steps`` and T training steps; failed runs are only
+    counted.
 
     ``evals[name]`` (n, E), ``trained[name]`` (n, T); ``spent`` (n, E) by "step", "seconds" and "tokens": what had
     been used when a validation was made.
     """
 
+    seeds: np.ndarray
     steps: np.ndarray
     evals: dict[str, np.ndarray]
     trained: dict[str, np.ndarray]
@@ -63,6 +65,7 @@ def collect(runs: Sequence[Run], records: Mapping[Run, Record]) -> Curves:
         ValueError: none of them is done.
     """
     there = [records[run] for run in runs if run in records]
+    seeds = [run.seed for run in runs if run in records and records[run]["status"] == DONE]
     done = [record for record in there if record["status"] == DONE]
     if not done:
         raise ValueError(f"{runs[0].family} {runs[0].system.name}: no finished run")
@@ -70,6 +73,7 @@ def collect(runs: Sequence[Run], records: Mapping[Run, Record]) -> Curves:
     at = steps.astype(int)
     totals = [spent(record) for record in done]
     return Curves(
+        np.array(seeds),
         steps,
         {
             name: np.array([record["evals"][name] for record in done])

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from scipy import stats
@@ -52,6 +52,21 @@ def iqm_interval(samples: Sequence[np.ndarray]) -> Interval:
         lambda *rows: iqm(np.concatenate([x[row] for x, row in zip(samples, rows, strict=True)])),
         [len(x) for x in samples],
     )
+
+
+def paired_difference(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Interval:
+    """Mean of ours − theirs over the seeds that both have, which share questions and the first rollouts; 95% of
+    Student's t. NaN bounds under two common seeds.
+
+    >>> paired_difference({1: 3.0, 2: 5.0, 7: 0.0}, {1: 1.0, 2: 3.0})
+    {'value': 2.0, 'low': 2.0, 'high': 2.0}
+    """
+    gaps = np.array([ours[seed] - theirs[seed] for seed in ours if seed in theirs])
+    value = float(gaps.mean()) if len(gaps) else np.nan
+    if len(gaps) < 2:
+        return {"value": value, "low": np.nan, "high": np.nan}
+    error = float(stats.sem(gaps)) * float(stats.t.ppf(0.975, len(gaps) - 1))
+    return {"value": value, "low": value - error, "high": value + error}
 
 
 def improvement(better: np.ndarray, than: np.ndarray) -> float:

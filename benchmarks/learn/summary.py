@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from learn.curves import Curves, accuracy_at, reach
-from learn.statistics import Interval, improvement_interval, interval, iqm_interval
+from learn.statistics import Interval, improvement_interval, interval, iqm_interval, paired_difference
 
 Found = Mapping[str, Mapping[str, Curves]]
 """Family -> system -> its runs; only what has finished runs."""
@@ -27,6 +27,7 @@ def summarize(found: Found) -> Summary:
             entries = own_entries(curves)
             if BASE in systems:
                 entries |= against_entries(curves, systems[BASE], "grpo")
+                entries |= paired_entries(curves, systems[BASE])
             if DEAR in systems:
                 entries |= against_entries(curves, systems[DEAR], "mc_grpo")
             summary |= {f"{family}/{name}/{key}": entry for key, entry in entries.items()}
@@ -67,6 +68,18 @@ def against_entries(curves: Curves, base: Curves, name: str) -> Summary:
         f"tokens_to_{name}_final": reach(curves, base, "tokens"),
         f"accuracy_at_{name}_seconds": accuracy_at(curves, base, "seconds"),
         f"accuracy_at_{name}_tokens": accuracy_at(curves, base, "tokens"),
+    }
+
+
+def paired_entries(curves: Curves, base: Curves) -> Summary:
+    """Accuracy minus the base's, at the end and on the way, seed by seed."""
+    measures = {"final": lambda c: c.final("accuracy"), "area": lambda c: c.area}
+    return {
+        f"{name}_minus_grpo": paired_difference(
+            *(dict(zip(c.seeds.tolist(), measure(c).tolist(), strict=True)) for c in (curves, base))
+        )
+        for name, measure in measures.items()
+        if curves is not base
     }
 
 

@@ -17,7 +17,9 @@ from learn.summary import BASE, CONTROLS, OURS, Found, Summary, shown
 MARKS = ("<!-- learning -->", "<!-- learning: end -->")
 QUALITY = {
     "final_accuracy": "final accuracy",
+    "final_minus_grpo": "minus GRPO's",
     "area": "mean accuracy on the way",
+    "area_minus_grpo": "minus GRPO's on the way",
     "final_all_right": "all steps right",
     "final_lucky": "rewarded, a step wrong",
     "sd_reward": "SD of rewards",
@@ -61,7 +63,7 @@ def make_tables(found: Found, summary: Summary, tuned: Mapping[Pair, Tuned]) -> 
 
 def _cells(summary: Summary, start: str, names: Mapping[str, str]) -> list[str]:
     entries = {name: summary.get(f"{start}/{name}") for name in names}
-    digits = {"seconds": 0, "generated_tokens": 0}
+    digits = {"seconds": 0, "generated_tokens": 0, "final_minus_grpo": 3, "area_minus_grpo": 3}
     return ["–" if entry is None else shown(entry, digits.get(name, 2)) for name, entry in entries.items()]
 
 

@@ -25,7 +25,7 @@ from learn.curves import arrival, collect, reach, smoothed, spent
 from learn.execute import execute, known_records
 from learn.runs import DONE, FAILED, Run, Sizes, load, merge, save, with_texts
 from learn.schedule import Plan
-from learn.statistics import improvement, interval, iqm
+from learn.statistics import improvement, interval, iqm, paired_difference
 from learn.summary import summarize, verdicts
 from learn.systems import DEFAULT_SYSTEMS, System, choose, parse_system
 from learn.tables import draw, fill_page, make_tables, objections
@@ -330,6 +330,10 @@ def test_statistics_on_known_numbers() -> None:
     assert np.isnan(interval(lambda rows: 1.0, [1])["low"])
     assert smoothed(np.array([0.0, 1.0])).tolist() == [0.5, 0.5]
     assert arrival(np.arange(3.0), np.array([0.0, 0.5, 0.4]), 0.6) == np.inf
+    gap = paired_difference({1: 3.0, 2: 5.0, 7: 9.0, 8: 0.0}, {2: 4.0, 1: 3.0, 7: 7.0})  # 0, 1 and 2
+    assert gap["value"] == 1.0 and gap["high"] - 1.0 == pytest.approx(4.3027 / 3**0.5, rel=1e-4)
+    assert gap["low"] == pytest.approx(2.0 - gap["high"])
+    assert np.isnan(paired_difference({1: 3.0}, {1: 1.0})["low"])
 
 
 def test_ratios_of_steps_and_seconds_on_made_up_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
