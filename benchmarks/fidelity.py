@@ -64,6 +64,7 @@ class Sizes:
 
 QUICK = Sizes(prompts=8, group=4, past=1, judged=2)
 QUICK_TRAINING = CleanTraining(steps=120)
+DEFAULT_FAMILIES = ["sums", "sorting", "own_sums", "multiples", "programs"]
 
 
 def prepare(family: Family, model: Any, sizes: Sizes, training: CleanTraining, store: Store) -> Judged:
@@ -208,7 +209,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small sizes: shows that it runs, measures nothing")
     parser.add_argument("--diagnose", action="store_true", help="also print what limits the default, per family")
-    parser.add_argument("--families", nargs="+", choices=list(FAMILIES), default=list(FAMILIES), metavar="NAME")
+    parser.add_argument("--families", nargs="+", choices=list(FAMILIES), default=DEFAULT_FAMILIES, metavar="NAME")
     parser.add_argument("--steps", type=int, default=CleanTraining.steps, help="training steps of the clean model")
     parser.add_argument("--cache", type=Path, default=CACHE, help="folder for models, rollouts and references")
     parser.add_argument("--output", type=Path, default=OUTPUT, help="where the JSON and the PNG go")
