@@ -15,11 +15,13 @@ Interval = dict[str, float]
 Statistic = Callable[..., float]
 
 
-def interval(statistic: Statistic, counts: Sequence[int]) -> Interval:
+def interval(statistic: Statistic, counts: Sequence[int], centred: bool = False) -> Interval:
     """Value and 95% bootstrap interval of ``statistic(rows_1, rows_2, …)``.
 
     Sample i has ``counts[i]`` runs; the statistic gets the numbers of the rows that were drawn from each, every
-    sample drawn on its own (stratified). NaN bounds where a sample has fewer than two runs.
+    sample drawn on its own (stratified). ``centred`` moves the resamples so that their median is the value: a
+    deviation between resampled runs is too small, some runs being drawn twice. NaN bounds where a sample has
+    fewer than two runs.
     """
     samples = [np.arange(count) for count in counts]
     value = float(statistic(*samples))
@@ -33,8 +35,10 @@ def interval(statistic: Statistic, counts: Sequence[int]) -> Interval:
         paired=False,
         method="percentile",
         rng=np.random.default_rng(0),
-    ).confidence_interval
-    return {"value": value, "low": float(found.low), "high": float(found.high)}
+    )
+    shift = value - float(np.median(found.bootstrap_distribution)) if centred else 0.0
+    low, high = found.confidence_interval
+    return {"value": value, "low": float(low) + shift, "high": float(high) + shift}
 
 
 def iqm(numbers: np.ndarray) -> float:

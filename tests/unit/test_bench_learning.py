@@ -328,6 +328,10 @@ def test_statistics_on_known_numbers() -> None:
     entry = interval(lambda rows: float(np.arange(100.0)[rows].mean()), [100])
     assert entry["value"] == 49.5 and 42 < entry["low"] < 46 and 53 < entry["high"] < 57
     assert np.isnan(interval(lambda rows: 1.0, [1])["low"])
+    few = np.array([1.0, 2.0, 4.0])
+    spread = interval(lambda rows: float(few[rows].std(ddof=1)), [3], centred=True)
+    plain = interval(lambda rows: float(few[rows].std(ddof=1)), [3])
+    assert spread["low"] < spread["value"] < spread["high"] and spread["high"] > plain["high"]
     assert smoothed(np.array([0.0, 1.0])).tolist() == [0.5, 0.5]
     assert arrival(np.arange(3.0), np.array([0.0, 0.5, 0.4]), 0.6) == np.inf
     gap = paired_difference({1: 3.0, 2: 5.0, 7: 9.0, 8: 0.0}, {2: 4.0, 1: 3.0, 7: 7.0})  # 0, 1 and 2
