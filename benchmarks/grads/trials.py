@@ -65,8 +65,7 @@ def _norm_weighted(step: Step, values: dict[str, torch.Tensor]) -> dict[str, tor
     stats, valid = step.stats, torch.isfinite(step.outcomes)
     weight = torch.where(step.segments.exists, surprise(step.rows.rollouts, step.segments), 0.0)
     whole = weighted_others_mean(step.outcomes, weight.sum(1), stats, valid)
-    first = weighted_others_mean(step.outcomes, weight[:, 0], stats, valid)
-    fitted = _with_prior(values["norm_weighted"], first)
+    fitted = values["norm_weighted"]
     return {
         "norm_weighted_mean": flat(step, step.outcomes - whole),
         "norm_weighted_lam_1": credit_of(step, fitted, scale="none"),
