@@ -22,7 +22,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -37,12 +37,21 @@ from learn.tables import draw, fill_page, make_tables, objections, split_page
 from record import write_record
 
 ROOT = Path(__file__).parent.parent
-OUTPUT = ROOT / "benchmarks" / "results" / "learning.json"
+RESULTS = ROOT / "benchmarks" / "results"
 CACHE = ROOT / "outputs" / "learning"
 MODELS = ROOT / "outputs" / "fidelity" / "full"
 DEFAULT_FAMILIES = ("habits", "chains")
 QUICK_FAMILIES = ("sums",)  # its model is there, those of the others are trained first
-RATES = (1e-4, 2e-4, 4e-4)
+SMALL, LARGE = "small", "large"
+BATCHES = {
+    SMALL: Sizes(steps=120, prompts=2, eval_every=12, warmup=15),
+    LARGE: Sizes(steps=30, prompts=8, eval_every=3, warmup=4),
+}
+"""The same rollouts in all: many noisy steps, or few that hardly differ from the expected gradient."""
+
+OUTPUTS = {SMALL: RESULTS / "learning.json", LARGE: RESULTS / "learning_large.json"}
+
+RATES = {SMALL: (7e-5, 1e-4, 1.4e-4, 2e-4), LARGE: (1e-4, 2e-4, 4e-4, 8e-4)}
 TUNING_SEEDS = (9001, 9002)
 QUICK = Sizes(steps=2, prompts=2, group=4, eval_every=2, eval_questions=4, eval_samples=1, final_samples=1)
 
@@ -71,8 +80,13 @@ def parse_arguments() -> tuple[argparse.Namespace, Plan]:
     )
     add("--seeds", nargs="+", type=int, default=list(range(10)), help="measured (default: 0 to 9)")
     add("--tuning-seeds", nargs="+", type=int, default=list(TUNING_SEEDS), help="for the choice of the rate")
-    add("--rates", nargs="+", type=float, default=list(RATES), help="learning rates to choose from")
-    add("--steps", type=int, default=Sizes.steps, help="training steps of a run")
+    add(
+        "--batch",
+        choices=list(BATCHES),
+        help=f"rollouts a step: {SMALL} (default), 16 in each of 120 steps, or {LARGE}, 64 in each of 30, as verl is run",
+    )
+    add("--rates", nargs="+", type=float, help="learning rates to choose from (default: four of the batch's)")
+    add("--steps", type=int, help="training steps of a run")
     add("--clean-steps", type=int, default=Sizes.clean_steps, help="supervised steps of the model of own_sums, …")
     add("--jobs", type=int, default=1, help="processes, one thread each (default 1)")
     add("--budget", type=float, help="start no run after so many minutes")
@@ -95,9 +109,12 @@ def parse_arguments() -> tuple[argparse.Namespace, Plan]:
     add("--output", type=Path, help="where the JSON and the PNG go")
     add("--page", type=Path, help="page whose part between the learning marks is replaced")  # fmt: skip
     args = parser.parse_args()
+    args.batch = args.batch or (LARGE if args.against_verl else SMALL)
     try:
         systems = choose(args.systems, [parse_system(words) for words in args.system])
-        sizes = QUICK if args.quick else Sizes(steps=args.steps, clean_steps=args.clean_steps)
+        sizes = replace(BATCHES[args.batch], clean_steps=args.clean_steps)
+        sizes = QUICK if args.quick else replace(sizes, steps=args.steps or sizes.steps)
+        rates = RATES[args.batch] if args.rates is None else tuple(args.rates)
         if args.page is not None:
             split_page(args.page)
         if args.jobs < 1:
@@ -105,7 +122,7 @@ def parse_arguments() -> tuple[argparse.Namespace, Plan]:
         plan = Plan(
             tuple(dict.fromkeys(args.families or (QUICK_FAMILIES if args.quick else DEFAULT_FAMILIES))),
             tuple(systems),
-            tuple(args.rates[:1] if args.quick else args.rates),
+            rates[:1] if args.quick else rates,
             tuple(args.tuning_seeds[:1] if args.quick else args.tuning_seeds),
             tuple(args.seeds[:2] if args.quick else args.seeds),
             sizes,
@@ -214,7 +231,7 @@ def main() -> None:
     args, plan = parse_arguments()
     torch.set_num_threads(1)
     folder = args.cache / ("quick" if args.quick else "full")
-    output = args.output or (folder / "learning.json" if args.quick else OUTPUT)
+    output = args.output or (folder / "learning.json" if args.quick else OUTPUTS[args.batch])
     if args.merge:
         print(f"{merge(folder, args.merge)} runs taken over from {', '.join(map(str, args.merge))}")
     if args.against_verl:

@@ -119,8 +119,8 @@ def answer_start(text: str, markers: Sequence[str] = MARKERS) -> int | None:
     return None
 
 
-def detect_format(texts: Sequence[str]) -> AnswerFormat | None:
-    """The format that most of the texts use; ties go to the order of ``FORMATS``; None if none is used.
+def format_votes(texts: Sequence[str]) -> Counter[str]:
+    """How many of the texts use each format.
 
     What a text says before it closes ``</think>`` does not count: thoughts mention answers in any form.
     """
@@ -130,7 +130,12 @@ def detect_format(texts: Sequence[str]) -> AnswerFormat | None:
             if answer_format.extract(text) is not None:
                 votes[name] += 1
                 break
-    return FORMATS[votes.most_common(1)[0][0]] if votes else None
+    return votes
+
+
+def most_voted(votes: Counter[str]) -> AnswerFormat | None:
+    """The format that most texts use; ties go to the order of ``FORMATS``; None if none is used."""
+    return max(FORMATS.values(), key=lambda known: votes[known.name]) if votes.total() else None
 
 
 def bridge_for(answer_format: AnswerFormat, *, thinking: bool) -> str:

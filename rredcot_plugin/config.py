@@ -49,6 +49,7 @@ class RRedCoTConfig:
     lam_coarse: float | None = None
     scale: str | None = None
     match_grpo: bool = False
+    credit_workers: str | int = "auto"
     dump_dir: str | None = None
     dump_every: int = 1
     dump_max_mb: int = 1024
@@ -78,6 +79,11 @@ class RRedCoTConfig:
             check_count(key, getattr(self, key))
         if isinstance(self.log_every, bool) or not isinstance(self.log_every, int) or self.log_every < 0:
             raise ValueError(f"log_every={self.log_every!r}: allowed are whole numbers from 1, and 0 for never")
+        workers = self.credit_workers
+        if workers != "auto" and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 0):
+            raise ValueError(
+                f"credit_workers={workers!r}: allowed are 'auto', whole numbers from 1, and 0 for none beside the driver"
+            )
         for key in ("bridge", "terminator"):
             if not isinstance(getattr(self, key), str):
                 raise ValueError(f"{key}={getattr(self, key)!r}: allowed is a text, or 'auto'")

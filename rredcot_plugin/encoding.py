@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from rredcot_plugin.answers import FORMATS, THINK_END, AnswerFormat, bridge_for, detect_format
+from rredcot_plugin.answers import FORMATS, THINK_END, AnswerFormat, bridge_for, format_votes, most_voted
 
 ANCHORS = ("\n", ".", "x")
 
 EncodedProbe = tuple[tuple[int, ...], int]
 """(token ids, number of leading ids that belong to the bridge)."""
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How the responses of a batch answer: how many use each format, and whether any of them thinks."""
+
+    votes: Counter[str]
+    thinks: bool
+
+    @classmethod
+    def of(cls, texts: Sequence[str], prompt_tails: Sequence[str]) -> Manner:
+        thinks = any(THINK_END in text for text in texts) or any("<think>" in tail for tail in prompt_tails)
+        return cls(format_votes(texts), thinks)
+
+    def __add__(self, other: Manner) -> Manner:
+        """That of two parts of a batch together."""
+        return Manner(self.votes + other.votes, self.thinks or other.thinks)
 
 
 @dataclass
@@ -35,10 +53,12 @@ class ProbeEncoder:
 
     def observe(self, texts: Sequence[str], prompt_tails: Sequence[str]) -> None:
         """Update the answer format, and whether the model thinks, from a batch of responses."""
-        self.answer_format = detect_format(texts) or self.answer_format
-        self.thinking = (
-            self.thinking or any(THINK_END in t for t in texts) or any("<think>" in t for t in prompt_tails)
-        )
+        self.learn(Manner.of(texts, prompt_tails))
+
+    def learn(self, manner: Manner) -> None:
+        """The same from what was seen in the parts of a batch."""
+        self.answer_format = most_voted(manner.votes) or self.answer_format
+        self.thinking = self.thinking or manner.thinks
 
     def bridge_after(self, prefix: str) -> str:
         """The bridge behind a response that reads ``prefix`` so far.

@@ -23,13 +23,21 @@ from rredcot_plugin.hierarchy import hierarchical_gae
 from rredcot_plugin.redistribution import redistribute, segment_rewards, spread_to_tokens, sum_per_segment
 from rredcot_plugin.types import Credit, Rollouts, Segments, check_finite, check_partition, check_shape
 from rredcot_plugin.values.base import Probed, calibrates, estimate, proposal_limits
-from rredcot_plugin.values.calibration import LabelledStates, OutcomeCalibrator, fold_of_groups
+from rredcot_plugin.values.calibration import (
+    LabelledStates,
+    OutcomeCalibrator,
+    fold_of_groups,
+    sample_of_groups,
+)
 from rredcot_plugin.values.features import boundary_features
 from rredcot_plugin.values.least_variance import surprise, weighted_others_mean
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
     from torch import Tensor
+
+FeatureMap = Callable[..., torch.Tensor]
+"""With the arguments of ``boundary_features``, and its result."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +63,7 @@ def assign_credit(
     values: Float[Tensor, "B S"] | None = None,
     probed: Probed | Mapping[str, Probed] | None = None,
     calibrator: OutcomeCalibrator | None = None,
+    features: FeatureMap = boundary_features,
 ) -> Credit:
     """Redistribute each outcome over the segments of its trace and return token advantages.
 
@@ -73,6 +82,7 @@ def assign_credit(
             mapping from what was proposed (``ValueEstimator.proposes``) where estimators are mixed.
             Where the estimator has nothing to read, a boundary has the mean of its group.
         calibrator: keeps the fit of past steps; None calibrates on this batch alone.
+        features: what computes ``boundary_features``; processes may share the groups.
 
     Raises:
         ValueError: values that are not finite or do not fit the segments; segments that leave an unmasked
@@ -94,7 +104,7 @@ def assign_credit(
     elif segments.max_segments == 1 and not config.has_critic:
         values = stats.mean[:, None]
     else:
-        values, notes = _estimate(rollouts, config, segments, outcomes, probed, calibrator)
+        values, notes = _estimate(rollouts, config, segments, outcomes, probed, calibrator, features)
         report |= notes
     values = torch.where(segments.exists & finite[:, None], values, 0.0)
 
@@ -188,6 +198,7 @@ def _estimate(
     outcomes: Outcomes,
     probed: Probed | Mapping[str, Probed] | None,
     calibrator: OutcomeCalibrator | None,
+    features: FeatureMap,
 ) -> tuple[torch.Tensor, dict[str, float]]:
     """V̂ of every state: prior at the prompt, estimator behind it, the prior where it has nothing to say."""
     stats, finite = outcomes.stats, outcomes.finite
@@ -206,7 +217,7 @@ def _estimate(
         if config.calibrate == "least_variance":
             importance = surprise(rollouts, segments)
             prior = weighted_others_mean(outcomes.total, importance[:, 0], stats, finite)
-        fitted = _calibrate(rollouts, segments, values, outcomes, calibrator, importance)
+        fitted = _calibrate(rollouts, segments, values, outcomes, calibrator, importance, features)
         notes["rredcot/fallback/uncalibrated/mean"] = float(fitted is None)
         values = prior[:, None].expand_as(values) if fitted is None else fitted
     if config.prior_from_group:
@@ -242,6 +253,7 @@ def _calibrate(
     outcomes: Outcomes,
     calibrator: OutcomeCalibrator,
     importance: torch.Tensor,
+    features: FeatureMap,
 ) -> torch.Tensor | None:
     """Cross-fitted values of the boundaries, or None where outcomes do not vary."""
     finite, score = outcomes.finite, outcomes.score
@@ -250,14 +262,16 @@ def _calibrate(
     stats = group_stats(score, rollouts.group_ids, finite)
     unit = ((values - low) / width).clamp(0, 1)
     others, outcome = (((x - low) / width).clamp(0, 1) for x in (stats.others_mean, score))
-    features = boundary_features(rollouts, segments, unit, stats, others, outcome, finite)
+    looked_at = features(rollouts, segments, unit, stats, others, outcome, finite)
     at = segments.exists & finite[:, None]
     at = at & (torch.arange(segments.max_segments, device=at.device)[None, :] > 0)
     weight = at / at.sum(dim=1, keepdim=True).clamp(min=1)  # every trace counts once
     labels = score[:, None].expand_as(values)[at].double()
-    states = LabelledStates(features[at], labels, weight[at].double(), importance[at].double())
-    fold = fold_of_groups(rollouts.group_ids).to(at.device)[:, None].expand_as(at)[at]
-    fitted = calibrator.calibrate(states, fold)
+    states = LabelledStates(looked_at[at], labels, weight[at].double(), importance[at].double())
+    folds = fold_of_groups(rollouts.group_ids).to(at.device)
+    sampled = sample_of_groups(rollouts.group_ids, at.sum(dim=1), calibrator.max_states).to(at.device)
+    fold, counted = (x[:, None].expand_as(at)[at] for x in (folds, sampled))
+    fitted = calibrator.calibrate(states, fold, counted)
     if fitted is None:
         return None
     result = values.clone()

@@ -17,7 +17,13 @@ from rredcot_plugin.probes.layout import ProbeSpec
 from rredcot_plugin.rows import StepRows
 from rredcot_plugin.types import Rollouts, Segments
 from rredcot_plugin.values.base import FROM_OTHERS, REFERENCE, Probed, proposal_limits
-from rredcot_plugin.values.proposals import FROM_GROUND_TRUTH, NOTHING, Proposals, build_proposals
+from rredcot_plugin.values.proposals import (
+    FROM_GROUND_TRUTH,
+    NOTHING,
+    Proposals,
+    build_proposals,
+    lowest_of_others,
+)
 from rredcot_plugin.values.reference import build_references, reference_answers
 
 
@@ -34,13 +40,17 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class ProbePlan:
-    """``specs[b]`` are the probes of active row b, ``places[b]`` what each one stands for."""
+    """``specs[b]`` are the probes of active row b, ``places[b]`` what each one stands for.
+
+    ``proposals`` by kind; the answers among them that are too long to be probed are no longer valid there, but
+    still count as ``offered`` (B, N).
+    """
 
     specs: list[list[ProbeSpec]]
     places: list[list[Place]]
     proposals: dict[str, Proposals]
+    offered: dict[str, torch.Tensor]
     segments: Segments
-    metrics: dict[str, float]
 
     def probed(self, log_probs: Sequence[Sequence[float]], *, length_normalize: bool) -> dict[str, Probed]:
         """Log-probs of the probes, in the order of ``specs``, as (B, S, N) tensors, by kind of proposal.
@@ -80,8 +90,16 @@ class ProbePlan:
 def plan_probes(rows: StepRows, segments: Segments, config: RRedCoTConfig, encoder: ProbeEncoder) -> ProbePlan:
     """Put every proposal behind every boundary of every trace; looks at nothing but the batch."""
     encoder.observe(rows.rollouts.texts or [], rows.prompt_tails)
+    return place_probes(rows, segments, config, encoder, lowest_of_others(rows.rollouts.outcomes))
+
+
+def place_probes(
+    rows: StepRows, segments: Segments, config: RRedCoTConfig, encoder: ProbeEncoder, lowest: torch.Tensor
+) -> ProbePlan:
+    """The same for whole groups of a batch, by an encoder that has seen all of it; ``lowest`` (B,) as in
+    ``build_proposals``."""
     limits = proposal_limits(config.build_value_estimator())
-    found = {kind: _propose(kind, limit, rows.rollouts, config, encoder) for kind, limit in limits.items()}
+    found = {kind: _propose(kind, limit, rows.rollouts, config, encoder, lowest) for kind, limit in limits.items()}
     valid = {kind: proposals.valid.clone() for kind, proposals in found.items()}
     specs: list[list[ProbeSpec]] = [[] for _ in rows.prompts]
     places: list[list[Place]] = [[] for _ in rows.prompts]
@@ -101,7 +119,7 @@ def plan_probes(rows: StepRows, segments: Segments, config: RRedCoTConfig, encod
                     specs[row].append((states.boundaries[i], *probe))
                     places[row].append(Place(kind, states.numbers[i], column))
     kept = {kind: dataclasses.replace(proposals, valid=valid[kind]) for kind, proposals in found.items()}
-    return ProbePlan(specs, places, kept, segments, _plan_metrics(rows, found, kept, specs))
+    return ProbePlan(specs, places, kept, {kind: proposals.valid for kind, proposals in found.items()}, segments)
 
 
 def answer_starts(rows: StepRows, segments: Segments) -> list[int]:
@@ -134,7 +152,9 @@ class _States:
         return [encoder.encode_reference(prefix, solution, answer) for prefix in self.prefixes]
 
 
-def _propose(kind: str, limit: int, rollouts: Rollouts, config: RRedCoTConfig, encoder: ProbeEncoder) -> Proposals:
+def _propose(
+    kind: str, limit: int, rollouts: Rollouts, config: RRedCoTConfig, encoder: ProbeEncoder, lowest: torch.Tensor
+) -> Proposals:
     """The proposals of one kind (``ValueEstimator.proposes``)."""
     if kind == REFERENCE or (kind in FROM_OTHERS and config.proposals == "reference"):
         references = build_references(rollouts.references, rollouts.batch_size, limit)
@@ -150,6 +170,7 @@ def _propose(kind: str, limit: int, rollouts: Rollouts, config: RRedCoTConfig, e
         allowed=config.proposals,
         leave_one_out=config.leave_one_out,
         max_proposals=limit,
+        lowest=lowest,
     )
 
 
@@ -167,19 +188,19 @@ def _prefixes(rows: StepRows, row: int, starts: list[int]) -> list[str]:
     return [text[: int(spans[count - 1][1])] if count else "" for count in before]
 
 
-def _plan_metrics(
-    rows: StepRows, found: dict[str, Proposals], kept: dict[str, Proposals], specs: list[list[ProbeSpec]]
-) -> dict[str, float]:
-    tokens = sum(len(ids) for row in specs for _, ids, _ in row)
+def plan_metrics(plan: ProbePlan, rows: StepRows) -> dict[str, float]:
+    """Probes a trace, their tokens over those of the traces, and where proposals came from."""
+    tokens = sum(len(ids) for row in plan.specs for _, ids, _ in row)
     trunk = sum(len(p) for p in rows.prompts) + sum(rows.lengths)
     numbers = {
-        "rredcot/probes/per_trace/mean": sum(map(len, specs)) / max(1, len(specs)),
+        "rredcot/probes/per_trace/mean": sum(map(len, plan.specs)) / max(1, len(plan.specs)),
         "rredcot/probes/token_overhead/mean": tokens / max(1, trunk),
     }
-    if not found:
+    kept = plan.proposals
+    if not kept:
         return numbers
-    source = torch.tensor([proposals.source for proposals in found.values()])
-    too_long = torch.cat([(found[kind].valid & ~kept[kind].valid)[found[kind].valid] for kind in found])
+    source = torch.tensor([proposals.source for proposals in kept.values()])
+    too_long = torch.cat([(offered & ~kept[kind].valid)[offered] for kind, offered in plan.offered.items()])
     return numbers | {
         "rredcot/probes/proposals/mean": sum(float(k.valid.sum(1).float().mean()) for k in kept.values()),
         "rredcot/fallback/ground_truth/mean": share(source == FROM_GROUND_TRUTH),

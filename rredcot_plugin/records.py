@@ -23,23 +23,24 @@ def trace_record(
         "prompt": prompt,
         "ground_truth": None if truth is None else str(truth),
         "reward": _number(float(rollouts.outcomes[row])),
-        "segments": _segments(row, rollouts, credit),
+        "segments": _segments(row, rows, rollouts, credit, table),
     }
 
 
-def _segments(row: int, rollouts: Rollouts, credit: Credit) -> list[dict[str, Any]]:
+def _segments(
+    row: int, rows: StepRows, rollouts: Rollouts, credit: Credit, table: TokenBytes
+) -> list[dict[str, Any]]:
     """Text, value before it, redistributed reward and advantage of each segment."""
-    assert rollouts.texts is not None and rollouts.token_offsets is not None
     ids = credit.segments.segment_ids[row][rollouts.response_mask[row]].tolist()
     tokens = credit.advantages[row][rollouts.response_mask[row]].tolist()
-    spans = rollouts.token_offsets[row]
+    text, spans = rows.text_of(row, table)
     found = []
     for segment in range(int(credit.segments.num_segments[row])):
         inside = [i for i, number in enumerate(ids) if number == segment]
         start, end = int(spans[inside[0]][0]), int(spans[inside[-1]][1])
         found.append(
             {
-                "text": rollouts.texts[row][start:end],
+                "text": text[start:end],
                 "tokens": len(inside),
                 "value": _number(float(credit.values[row, segment])),
                 "reward": _number(float(credit.segment_rewards[row, segment])),

@@ -7,7 +7,7 @@ boundaries behind the prompt), N proposals (answers), P probe tokens.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -66,7 +66,7 @@ class Rollouts:
     log_probs: Float[Tensor, "B T"] | None = None
     entropies: Float[Tensor, "B T"] | None = None
     texts: list[str] | None = None
-    token_offsets: list[list[tuple[int, int]]] | None = None
+    token_offsets: list[Any] | None = None
     ground_truths: list[Any] | None = None
     token_scores: Mapping[str, Float[Tensor, "B T"]] | None = None
     references: list[Any] | None = None
@@ -96,6 +96,18 @@ class Rollouts:
     @property
     def batch_size(self) -> int:
         return self.token_ids.shape[0]
+
+    def take(self, index: Sequence[int]) -> Rollouts:
+        """Some of the rows, in this order."""
+
+        def some(rows: Any) -> Any:
+            return rows[list(index)] if isinstance(rows, torch.Tensor) else [rows[i] for i in index]
+
+        given = {f.name: getattr(self, f.name) for f in fields(self)}
+        taken = {name: some(rows) for name, rows in given.items() if rows is not None and name != "token_scores"}
+        if self.token_scores is not None:
+            taken["token_scores"] = {name: some(scores) for name, scores in self.token_scores.items()}
+        return Rollouts(**taken)
 
     @property
     def outcomes(self) -> Float[Tensor, " B"]:

@@ -17,7 +17,7 @@ from rredcot_plugin.offline.encode import EncodedRow, RowEncoder, step_rows
 from rredcot_plugin.offline.model import Scorer
 from rredcot_plugin.offline.rows import Row
 from rredcot_plugin.pipeline import assign_credit
-from rredcot_plugin.probing import answer_starts, plan_probes
+from rredcot_plugin.probing import answer_starts, plan_metrics, plan_probes
 from rredcot_plugin.records import trace_record
 from rredcot_plugin.rows import PROMPT_TAIL, StepRows
 from rredcot_plugin.types import Segments
@@ -114,7 +114,7 @@ class ChunkScorer:
         for i, row in enumerate(encoded):
             record = trace_record(row.row.step, i, batch, rollouts, credit, self.encode_row.table)
             records.append({**record, "uid": row.row.group, "line": row.row.line})
-        return ScoredChunk(records, left_out, {**plan.metrics, **credit.metrics})
+        return ScoredChunk(records, left_out, {**plan_metrics(plan, batch), **credit.metrics})
 
     def _encode(self, rows: Sequence[Row], scorer: Scorer) -> tuple[list[EncodedRow], list[BadLine]]:
         allowed = _positions(scorer.model) - self.config.max_probe_tokens - BRIDGE_ROOM

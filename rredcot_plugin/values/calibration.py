@@ -12,17 +12,20 @@ from __future__ import annotations
 import zlib
 from collections import deque
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int
+    from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
 EXACT_GROUPS = 16
 FOLDS = 8
+
+MAX_STATES = 1 << 14
+"""Of a step, that the fit sees: it has two dozen parameters, and its seconds and its window grow with them."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,9 @@ class LabelledStates:
     weight: Float[Tensor, " M"]
     importance: Float[Tensor, " M"]
 
+    def some(self, chosen: Bool[Tensor, " M"]) -> LabelledStates:
+        return LabelledStates(*(getattr(self, f.name)[chosen] for f in fields(self)))
+
 
 def fold_of_groups(group_ids: Sequence[Hashable]) -> Int[Tensor, " B"]:
     """Which fold each rollout belongs to: one per group up to 16 groups, else 8 folds by a hash of the id.
@@ -48,6 +54,27 @@ def fold_of_groups(group_ids: Sequence[Hashable]) -> Int[Tensor, " B"]:
     if len(distinct) <= EXACT_GROUPS:
         return torch.tensor([distinct[gid] for gid in group_ids], dtype=torch.int64)
     return torch.tensor([zlib.crc32(str(gid).encode()) % FOLDS for gid in group_ids], dtype=torch.int64)
+
+
+def sample_of_groups(group_ids: Sequence[Hashable], states: Int[Tensor, " B"], most: int) -> Bool[Tensor, " B"]:
+    """Rollouts of so many groups that they have about ``most`` states together, all if they have no more; at least two
+    groups. ``states`` (B,) is how many each rollout has.
+
+    Which groups is up to a hash of their ids, so neither the order of the rows nor an outcome has a say.
+    """
+    if int(states.sum()) <= most:
+        return torch.ones(len(states), dtype=torch.bool)
+    size: dict[Hashable, int] = {}
+    for gid, number in zip(group_ids, states.tolist(), strict=True):
+        size[gid] = size.get(gid, 0) + number
+    chosen: set[Hashable] = set()
+    total = 0
+    for gid in sorted(size, key=lambda gid: (zlib.crc32(str(gid).encode()) >> 3, str(gid))):
+        if len(chosen) >= 2 and total + size[gid] > most:
+            break
+        chosen.add(gid)
+        total += size[gid]
+    return torch.tensor([gid in chosen for gid in group_ids])
 
 
 def fit_logistic(
@@ -126,13 +153,17 @@ def _curvature(
 class OutcomeCalibrator:
     """A fit that is refreshed at every step on the batch and a short window of past steps.
 
-    With ``shift_only`` it has one parameter, V̂ ← σ(logit V̂ + c), the logit being the first feature. Its state (``state_dict``) belongs into a checkpoint; a resumed run then continues as an uninterrupted
-    one would.
+    With ``shift_only`` it has one parameter, V̂ ← σ(logit V̂ + c), the logit being the first feature. Of a step at most
+    about ``max_states`` states are to be fitted (``sample_of_groups``). Its state (``state_dict``) belongs into a
+    checkpoint; a resumed run then continues as an uninterrupted one would.
     """
 
-    def __init__(self, window: int = 4, l2: float = 1.0, shift_only: bool = False) -> None:
+    def __init__(
+        self, window: int = 4, l2: float = 1.0, shift_only: bool = False, max_states: int = MAX_STATES
+    ) -> None:
         self.l2 = l2
         self.shift_only = shift_only
+        self.max_states = max_states
         self._past: deque[LabelledStates] = deque(maxlen=window)
 
     def span(self, outcomes: Float[Tensor, " B"]) -> tuple[float, float]:
@@ -144,38 +175,47 @@ class OutcomeCalibrator:
                 return float(known.min()), float(known.max())
         return 0.0, 0.0
 
-    def calibrate(self, states: LabelledStates, fold: Int[Tensor, " M"]) -> Float[Tensor, " M"] | None:
+    def calibrate(
+        self, states: LabelledStates, fold: Int[Tensor, " M"], counted: Bool[Tensor, " M"] | None = None
+    ) -> Float[Tensor, " M"] | None:
         """Cross-fitted values of the states, in reward units: fold k is predicted by a fit without fold k.
 
-        Returns None where all outcomes are the same, batch and window together: nothing to learn from.
-        The batch then joins the window. Past steps with another number of features, from the checkpoint of a version
-        that had others, are forgotten.
+        The fit, and those of later steps, see the ``counted`` states, None for all. Returns None where all outcomes are
+        the same, batch and window together: nothing to learn from. The batch then joins the window. Past steps with
+        another number of features, from the checkpoint of a version that had others, are forgotten.
         """
         with torch.no_grad():
             self._forget_other_features(states.features.shape[1])
             low, high = self.span(states.outcome)
-            features = torch.cat([states.features, *(p.features for p in self._past)]).double()
-            outcome = torch.cat([states.outcome, *(p.outcome for p in self._past)]).double()
-            weight = torch.cat([states.weight, *(p.weight for p in self._past)]).double()
-            importance = torch.cat([states.importance, *(p.importance for p in self._past)]).double()
-            self._past.append(states)
+            distinct, column = fold.unique(return_inverse=True)
+            seen = states if counted is None else states.some(counted)
+            own = column if counted is None else column[counted]
+            features = torch.cat([seen.features, *(p.features for p in self._past)]).double()
+            outcome = torch.cat([seen.outcome, *(p.outcome for p in self._past)]).double()
+            weight = torch.cat([seen.weight, *(p.weight for p in self._past)]).double()
+            importance = torch.cat([seen.importance, *(p.importance for p in self._past)]).double()
+            self._past.append(seen)
             if high - low < 1e-6:
                 return None
             unit = ((outcome - low) / (high - low)).clamp(0, 1)
-            distinct, column = fold.unique(return_inverse=True)
             held_out = torch.zeros(len(outcome), len(distinct), dtype=torch.bool)
-            held_out[torch.arange(len(fold)), column] = True
-            offset = features[:, 0] if self.shift_only else torch.zeros_like(outcome)
-            used = features[:, :0] if self.shift_only else features
+            held_out[torch.arange(len(own)), own] = True
+            used, offset = self._used(features)
             # past steps are most of the rows: their own solution is near that of every fold
-            past = slice(len(fold), None)
+            past = slice(len(own), None)
             before = _counted(weight[past, None], importance[past])
             start = fit_logistic(used[past], unit[past], before, self.l2, offset[past])
             kept = _counted(torch.where(held_out, 0.0, weight[:, None]), importance)
             beta = fit_logistic(used, unit, kept, self.l2, offset, start)
-            own = beta[column]
-            logits = (used[: len(fold)] * own[:, :-1]).sum(1) + own[:, -1] + offset[: len(fold)]
+            used, offset = self._used(states.features.double())
+            logits = (used * beta[column, :-1]).sum(1) + beta[column, -1] + offset
             return low + torch.sigmoid(logits).float() * (high - low)
+
+    def _used(self, features: Float[Tensor, "M F"]) -> tuple[Float[Tensor, "M F"], Float[Tensor, " M"]]:
+        """What the fit weighs, and what it takes as it is."""
+        if self.shift_only:
+            return features[:, :0], features[:, 0]
+        return features, torch.zeros_like(features[:, 0])
 
     def _forget_other_features(self, number: int) -> None:
         kept = [past for past in self._past if past.features.shape[1] == number]

@@ -49,6 +49,7 @@ def build_proposals(
     leave_one_out: bool = True,
     max_proposals: int = 8,
     ground_truth_utility: float = 1.0,
+    lowest: Float[Tensor, " B"] | None = None,
 ) -> Proposals:
     """Collect the distinct answers of each group (method.md, section 2).
 
@@ -57,12 +58,13 @@ def build_proposals(
     given most often come first, and ``max_proposals`` cuts the rest. Answers worth no more than the lowest
     reward (0, or a negative one) tell ``support`` nothing and are left out. A rollout with nothing to propose
     gets the ground truth with ``ground_truth_utility`` where ``allowed`` permits it, else nothing. Rollouts
-    whose outcome is not finite propose nothing. What ``proposes`` may be stands with ``ValueEstimator``.
+    whose outcome is not finite propose nothing. What ``proposes`` may be stands with ``ValueEstimator``. ``lowest`` is
+    ``lowest_of_others`` of the whole batch where these rollouts are a part of one; None: they are all.
     """
     for name, given_rows in (("answers", answers), ("group_ids", group_ids)):
         if len(given_rows) != len(outcomes):
             raise ValueError(f"{name}: expected {len(outcomes)} entries, one per rollout, got {len(given_rows)}")
-    worst = lowest_of_others(outcomes).clamp(max=0.0).tolist()
+    worst = (lowest_of_others(outcomes) if lowest is None else lowest).clamp(max=0.0).tolist()
     scores = outcomes.double().tolist()
     finite = torch.isfinite(outcomes).tolist()
     index = group_index(group_ids).tolist()

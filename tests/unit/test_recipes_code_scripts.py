@@ -15,7 +15,7 @@ from rredcot_plugin.dry_run.batches import check_batches
 from rredcot_plugin.dry_run.errors import RecipeError
 from rredcot_plugin.encoding import ProbeEncoder
 from rredcot_plugin.integrations.verl.settings import read_settings, why_not_in_pass
-from rredcot_plugin.probing import ProbePlan, plan_probes
+from rredcot_plugin.probing import ProbePlan, plan_metrics, plan_probes
 from rredcot_plugin.rows import StepRows
 from rredcot_plugin.values.base import NO_PROBES
 from tests.unit.recipe_scripts import (
@@ -137,19 +137,19 @@ def probed_texts(plan: ProbePlan, row: int) -> set[str]:
 
 
 def test_a_thinker_is_asked_for_another_rollouts_program(argv_of: Argv, compose: Compose) -> None:
-    plan, _ = plan_for([thinking(program) for program in PROGRAMS], read_settings(compose(argv_of(THINKER))))
+    plan, rows = plan_for([thinking(program) for program in PROGRAMS], read_settings(compose(argv_of(THINKER))))
     behind = [f"{program.strip()}\n```" for program in PROGRAMS]
     assert [probed_texts(plan, row) for row in range(3)] == [{behind[1]}, {behind[0]}, {behind[1]}]
     _, ids, skip = plan.specs[2][0]
     assert BYTES.decode(ids[:skip]).lstrip("\n") == "</think>\n\n```python\n"
-    assert plan.metrics["rredcot/fallback/answer_too_long/mean"] == 0.0
+    assert plan_metrics(plan, rows)["rredcot/fallback/answer_too_long/mean"] == 0.0
 
 
 def test_with_the_default_length_no_program_would_be_proposed(argv_of: Argv, compose: Compose) -> None:
     settings = read_settings(compose(argv_of(THINKER, MAX_PROBE_TOKENS="32")))
-    plan, _ = plan_for([thinking(program) for program in PROGRAMS], settings)
+    plan, rows = plan_for([thinking(program) for program in PROGRAMS], settings)
     assert not any(plan.specs)
-    assert plan.metrics["rredcot/fallback/answer_too_long/mean"] == 1.0
+    assert plan_metrics(plan, rows)["rredcot/fallback/answer_too_long/mean"] == 1.0
 
 
 def test_tests_are_never_put_to_the_actor(argv_of: Argv, compose: Compose) -> None:

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from rredcot_plugin.alignment import TokenBytes
-from rredcot_plugin.answers import FORMATS, answer_start, bridge_for, detect_format
+from rredcot_plugin.answers import FORMATS, answer_start, bridge_for, format_votes, most_voted
 from rredcot_plugin.encoding import ProbeEncoder
 
 
@@ -120,14 +120,14 @@ def test_any_text_has_an_answer_start_or_none(text: str) -> None:
 
 
 def test_the_majority_decides_the_format() -> None:
-    assert detect_format(["#### 1", "#### 2", "\\boxed{3}"]).name == "hash"
-    assert detect_format(["none", ""]) is None
+    assert most_voted(format_votes(["#### 1", "#### 2", "\\boxed{3}"])).name == "hash"
+    assert most_voted(format_votes(["none", ""])) is None
 
 
 def test_thoughts_do_not_decide_the_format() -> None:
-    assert detect_format(["so the answer is 5.</think>\n```py\nx = 5\n```"]).name == "code"
-    assert detect_format(["so the answer is 5.</think>\n"]) is None
-    assert detect_format(["so the answer is 5."]).name == "phrase"
+    assert most_voted(format_votes(["so the answer is 5.</think>\n```py\nx = 5\n```"])).name == "code"
+    assert most_voted(format_votes(["so the answer is 5.</think>\n"])) is None
+    assert most_voted(format_votes(["so the answer is 5."])).name == "phrase"
 
 
 def test_bridge_closes_the_thinking_once_and_repeats_no_line_end() -> None:

@@ -1,4 +1,4 @@
-"""Read what a credit step needs from TransferQueue, and turn tokens into text with exact offsets."""
+"""Read what a credit step needs from TransferQueue."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 import torch
 import transfer_queue as tq
 
-from rredcot_plugin.alignment import TokenBytes
-from rredcot_plugin.rows import PROMPT_TAIL, StepRows
+from rredcot_plugin.rows import StepRows
 from rredcot_plugin.types import Rollouts
 
 FIELDS = [
@@ -50,10 +49,9 @@ def read_rows(
     keys: Sequence[str],
     partition_id: str,
     active: Sequence[int],
-    table: TokenBytes,
     reference_column: str = "references",
 ) -> StepRows:
-    """Fetch the batch and keep the active rows.
+    """Fetch the batch and keep the active rows, without texts.
 
     ``log_probs`` are the rollout engine's, where it recorded them; a NaN among them counts as 0. References
     are the column of that name in the data set, or that key of its ``extra_info``.
@@ -65,9 +63,6 @@ def read_rows(
     width = max([1, *lengths])
     ids = padded(data["responses"], active, width)
     mask = padded(data["response_mask"], active, width).bool()
-    aligned = [table.align(ids[i, :n].numpy()) for i, n in enumerate(lengths)]
-    texts = [text for text, _ in aligned]
-    spans = [span[mask[i, :n].numpy()] for i, ((_, span), n) in enumerate(zip(aligned, lengths, strict=True))]
     prompts = data["prompts"].unbind()
     surprise = data.get("rollout_log_probs", None)
     log_probs = padded(surprise, active, width).float().nan_to_num(0.0, 0.0, 0.0) if surprise is not None else None
@@ -78,14 +73,11 @@ def read_rows(
         rewards=onto_unmasked(padded(data["rm_scores"], active, width).float(), mask),
         group_ids=[str(uids[row]) for row in active],
         log_probs=log_probs,
-        texts=texts,
-        token_offsets=spans,  # arrays (n, 2) instead of lists of pairs
         ground_truths=_entries(data.get("reward_model", None), active, "ground_truth"),
         references=column_entries(data.get(reference_column, None), active)
         or _entries(data.get("extra_info", None), active, reference_column),
     )
-    tails = [table.align(prompts[row][-PROMPT_TAIL:].cpu().numpy())[0] for row in active]
-    return StepRows(rollouts, [prompts[row] for row in active], tails, lengths)
+    return StepRows(rollouts, [prompts[row] for row in active], [""] * len(lengths), lengths)
 
 
 def column_entries(column: Any, active: Sequence[int]) -> list[Any] | None:

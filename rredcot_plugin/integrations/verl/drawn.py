@@ -145,10 +145,9 @@ def _sample(
     credit: Credit,
     table: TokenBytes,
 ) -> Sample:
-    assert rollouts.texts is not None and rollouts.token_offsets is not None
     mask = rollouts.response_mask[row]
     inside = (credit.segments.segment_ids[row][mask] == segment).nonzero()[:, 0]
-    spans = rollouts.token_offsets[row]
+    text, spans = rows.text_of(row, table)
     start, end = int(spans[int(inside[0])][0]), int(spans[int(inside[-1])][1])
     prompt, _ = table.align(rows.prompts[row][-PROMPT_TOKENS:].cpu().numpy())
     truth = rollouts.ground_truths[row] if rollouts.ground_truths is not None else None
@@ -159,7 +158,7 @@ def _sample(
         ground_truth="" if truth is None else _start(visible(str(truth))),
         reward=reward,
         place=f"{segment + 1} of {count}",
-        text=_start(visible(rollouts.texts[row][start:end])),
+        text=_start(visible(text[start:end])),
         credit=delta,
         before=float(credit.values[row, segment]),
         after=float(credit.values[row, segment + 1]) if segment + 1 < count else reward,

@@ -11,7 +11,7 @@ from verl.utils.debug import marked_timer
 from rredcot_plugin.integrations.verl.continuations import Continuations, reward_fields
 from rredcot_plugin.integrations.verl.sessions import RowRoles, row_roles
 from rredcot_plugin.rows import StepRows
-from rredcot_plugin.types import Rollouts, Segments
+from rredcot_plugin.types import Segments
 from rredcot_plugin.values.monte_carlo import MonteCarloEstimator
 
 
@@ -26,7 +26,7 @@ class MonteCarloHook:
         trainer: Any,
         estimator: MonteCarloEstimator,
         read: Callable[[Any, RowRoles], StepRows],
-        segmenter: Callable[[Rollouts], Segments],
+        segmenter: Callable[[StepRows], Segments],
         first_state: int,
     ) -> None:
         self._trainer, self._estimator = trainer, estimator
@@ -59,7 +59,7 @@ class MonteCarloHook:
             roles = row_roles(batch.keys, batch.tags)
             rows = self._read(batch, roles)
             fields = reward_fields(batch.keys, batch.partition_id, roles.active)
-            segments = self._segmenter(rows.rollouts)
+            segments = self._segmenter(rows)
             values, self._metrics = self._continuations.values(
                 self._trainer.global_steps, rows, fields, segments, self._first_state
             )

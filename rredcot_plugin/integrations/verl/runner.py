@@ -23,6 +23,7 @@ from rredcot_plugin.integrations.verl import wire
 from rredcot_plugin.integrations.verl.attribution import ask_attribution, read_attribution
 from rredcot_plugin.integrations.verl.batch import onto_unmasked, padded, read_rows
 from rredcot_plugin.integrations.verl.batched import batched_log_probs
+from rredcot_plugin.integrations.verl.crew import Crew
 from rredcot_plugin.integrations.verl.dump import Dumper
 from rredcot_plugin.integrations.verl.estimator import RED
 from rredcot_plugin.integrations.verl.monte_carlo import MonteCarloHook
@@ -31,7 +32,7 @@ from rredcot_plugin.integrations.verl.sessions import RowRoles, row_roles
 from rredcot_plugin.integrations.verl.settings import why_not_in_pass
 from rredcot_plugin.integrations.verl.tracking import CreditTracker
 from rredcot_plugin.pipeline import assign_credit
-from rredcot_plugin.probing import ProbePlan, plan_probes
+from rredcot_plugin.probing import ProbePlan, plan_metrics
 from rredcot_plugin.rows import StepRows
 from rredcot_plugin.types import Credit, Rollouts, Segments
 from rredcot_plugin.values.base import leaves, scores_read
@@ -67,7 +68,7 @@ class CreditRunner:
         self.calibrator = settings.build_calibrator()
         self.state: StepState | None = None
         self._table: TokenBytes | None = None
-        self._encoder: ProbeEncoder | None = None
+        self._crew: Crew | None = None
         self.backend = self._choose_backend()
         self.estimator = settings.build_value_estimator()
         self.reads = scores_read(self.estimator)
@@ -92,12 +93,11 @@ class CreditRunner:
             self._monte_carlo.on_sampled()
 
     def _read(self, batch: Any, roles: RowRoles) -> StepRows:
-        assert self._table is not None
-        column = reference_column(self.estimator)
-        return read_rows(batch.keys, batch.partition_id, roles.active, self._table, column)
+        return read_rows(batch.keys, batch.partition_id, roles.active, reference_column(self.estimator))
 
-    def _segments(self, rollouts: Rollouts) -> Segments:
-        return self.settings.build_levels(rollouts)[-1]
+    def _segments(self, rows: StepRows) -> Segments:
+        assert self._table is not None
+        return self.settings.build_levels(rows.read(self._table).rollouts)[-1]
 
     def _choose_backend(self) -> str:
         wanted = self.settings.probe_backend
@@ -115,7 +115,8 @@ class CreditRunner:
             self._scorer.check(tokenizer)
         self._table = TokenBytes.from_tokenizer(tokenizer)
         s = self.settings
-        self._encoder = ProbeEncoder(tokenizer, s.bridge, s.terminator, s.max_probe_tokens)
+        encoder = ProbeEncoder(tokenizer, s.bridge, s.terminator, s.max_probe_tokens)
+        self._crew = Crew(s, self._table, encoder)
 
     def setup(self) -> None:
         """Start what needs workers of its own, once verl's stand."""
@@ -124,16 +125,15 @@ class CreditRunner:
 
     def compute_old_log_prob(self, batch: Any, metrics: dict, compute: Callable[[Any, dict], Any]) -> Any:
         """Segment, ask for the probes in verl's own log-prob pass (``compute``), read the answers."""
-        assert self._table is not None and self._encoder is not None
+        assert self._crew is not None
         timing = getattr(self.trainer, "timing_raw", {})
         with marked_timer("rredcot_plan", timing):
             roles = row_roles(batch.keys, batch.tags)
             rows = self._read(batch, roles)
-            levels = self.settings.build_levels(rows.rollouts)
+            levels, plan = self._crew.plan(rows)
             coarse, segments = levels[0], levels[-1]
-            plan = plan_probes(rows, segments, self.settings, self._encoder)
             self.state = StepState(roles, rows, segments, coarse, plan)
-        metrics.update(plan.metrics)
+        metrics.update(plan_metrics(plan, rows))
         in_pass = self.backend != "batched" and any(plan.specs)
         if in_pass:
             self._put_probes(batch, roles, plan)
@@ -260,6 +260,7 @@ class CreditRunner:
 
     def _assign(self, state: StepState, rewards: torch.Tensor) -> tuple[Credit, Rollouts]:
         """Credit of the active rows, with the rewards as verl has them by now (a KL penalty included)."""
+        assert self._crew is not None
         before = state.rows.rollouts
         width = before.token_ids.shape[1]
         missing = max(0, width - rewards.shape[1])
@@ -283,6 +284,7 @@ class CreditRunner:
             coarse=state.coarse,
             probed=probed,
             calibrator=self.calibrator,
+            features=self._crew.features,
         )
         return credit, rollouts
 

@@ -1,0 +1,201 @@
+"""The work of a step that looks at one group at a time, on parts of the batch, so that processes can share it.
+
+What needs the whole batch passes between: how its responses answer (``Manner``), the lowest outcome, the scale of
+values. The parts of a batch then give what the whole gives, to the last bit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rredcot_plugin.alignment import TokenBytes
+from rredcot_plugin.config import RRedCoTConfig
+from rredcot_plugin.encoding import Manner, ProbeEncoder
+from rredcot_plugin.groups import GroupStats
+from rredcot_plugin.probes.layout import ProbeSpec
+from rredcot_plugin.probing import Place, ProbePlan, place_probes
+from rredcot_plugin.rows import StepRows
+from rredcot_plugin.types import MASKED, Segments
+from rredcot_plugin.values.features import boundary_features
+from rredcot_plugin.values.proposals import Proposals
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+Index = Sequence[int]
+"""Which rows of the batch a part holds, in its order."""
+
+
+@dataclass(frozen=True)
+class _Array:
+    """A tensor on its way."""
+
+    data: NDArray[Any]
+
+
+@dataclass(frozen=True)
+class _Parcel:
+    """A dataclass on its way."""
+
+    kind: type
+    fields: dict[str, Any]
+
+
+def parcel(x: Any) -> Any:
+    """``x`` for another process, with arrays for its tensors, down to the fields of dataclasses and lists of tensors.
+
+    A tensor would take its whole storage along, which for a row of a jagged tensor is the batch; and Ray reads arrays
+    without copying them.
+    """
+    if isinstance(x, torch.Tensor):
+        return _Array(x.detach().cpu().numpy())
+    if dataclasses.is_dataclass(x) and not isinstance(x, type):
+        return _Parcel(type(x), {f.name: parcel(getattr(x, f.name)) for f in dataclasses.fields(x)})
+    if type(x) is tuple:
+        return tuple(map(parcel, x))
+    if type(x) is dict:
+        return {name: parcel(value) for name, value in x.items()}
+    if isinstance(x, list) and x and isinstance(x[0], (torch.Tensor, Segments)):
+        return list(map(parcel, x))
+    return x
+
+
+def unparcel(x: Any) -> Any:
+    """What ``parcel`` was given."""
+    if isinstance(x, _Array):
+        return torch.tensor(x.data)  # a copy: what Ray hands out must not be written to
+    if isinstance(x, _Parcel):
+        return x.kind(**{name: unparcel(value) for name, value in x.fields.items()})
+    if type(x) is tuple:
+        return tuple(map(unparcel, x))
+    if type(x) is dict:
+        return {name: unparcel(value) for name, value in x.items()}
+    if isinstance(x, list) and x and isinstance(x[0], (_Array, _Parcel)):
+        return list(map(unparcel, x))
+    return x
+
+
+class GroupWork:
+    """Whole groups of a batch, from their tokens to the features of their states. Keeps them between its calls, which
+    come in the order ``read``, ``plan``, ``features``."""
+
+    def __init__(self, config: RRedCoTConfig, table: TokenBytes, encoder: ProbeEncoder) -> None:
+        self.config, self.table, self.encoder = config, table, encoder
+        self._rows: StepRows | None = None
+        self._segments: Segments | None = None
+
+    def read(self, rows: StepRows) -> tuple[list[Segments], Manner]:
+        """Segments of every level, coarse to fine, and how the responses answer."""
+        self._rows = rows = rows.read(self.table)
+        levels = self.config.build_levels(rows.rollouts)
+        self._segments = levels[-1]
+        return levels, Manner.of(rows.rollouts.texts or [], rows.prompt_tails)
+
+    def plan(self, manner: Manner, lowest: Float[Tensor, " B"]) -> ProbePlan:
+        """The probes, with what was seen in all parts."""
+        assert self._rows is not None and self._segments is not None
+        self.encoder.learn(manner)
+        return place_probes(self._rows, self._segments, self.config, self.encoder, lowest)
+
+    def features(
+        self,
+        log_probs: Float[Tensor, "B T"] | None,
+        entropies: Float[Tensor, "B T"] | None,
+        *states: Any,
+    ) -> Float[Tensor, "B S F"]:
+        """``boundary_features`` with the actor's signals; ``states`` are its arguments behind the segments."""
+        assert self._rows is not None and self._segments is not None
+        rollouts = dataclasses.replace(self._rows.rollouts, log_probs=log_probs, entropies=entropies)
+        return boundary_features(rollouts, self._segments, *states)
+
+
+def split_groups(group_ids: Sequence[Hashable], sizes: Sequence[int], parts: int) -> list[list[int]]:
+    """Rows in at most ``parts`` parts of about the same size, whole groups each: the largest group goes to the least
+    part.
+
+    >>> split_groups(["a", "b", "a", "c"], [5, 4, 5, 3], 2)
+    [[0, 2], [1, 3]]
+    """
+    groups: dict[Hashable, list[int]] = {}
+    for row, group in enumerate(group_ids):
+        groups.setdefault(group, []).append(row)
+    found: list[list[int]] = [[] for _ in range(min(parts, len(groups)))]
+    filled = [0] * len(found)
+    for members in sorted(groups.values(), key=lambda rows: -sum(sizes[row] for row in rows)):
+        least = filled.index(min(filled))
+        found[least] += members
+        filled[least] += sum(sizes[row] for row in members)
+    return [sorted(rows) for rows in found]
+
+
+def take_stats(stats: GroupStats, index: Index) -> GroupStats:
+    """The statistics of some rows; ``index`` keeps the numbers that groups have in the batch."""
+    at = list(index)
+    return GroupStats(**{f.name: getattr(stats, f.name)[at] for f in dataclasses.fields(stats)})
+
+
+def merge_segments(parts: Sequence[Segments], indices: Sequence[Index]) -> Segments:
+    """Segments of the batch."""
+    rows, width = sum(map(len, indices)), max(part.segment_ids.shape[1] for part in parts)
+    ids = torch.full((rows, width), MASKED, dtype=torch.int64)
+    counts = torch.zeros(rows, dtype=torch.int64)
+    for part, index in zip(parts, indices, strict=True):
+        ids[list(index), : part.segment_ids.shape[1]] = part.segment_ids
+        counts[list(index)] = part.num_segments
+    return Segments(ids, counts)
+
+
+def merge_states(parts: Sequence[Tensor], indices: Sequence[Index], width: int) -> Tensor:
+    """(B, ``width``, …) of the batch from that of its parts, which may be narrower; 0 in the padding."""
+    rows = sum(map(len, indices))
+    merged = parts[0].new_zeros(rows, width, *parts[0].shape[2:])
+    for part, index in zip(parts, indices, strict=True):
+        merged[list(index), : part.shape[1]] = part
+    return merged
+
+
+def merge_plans(parts: Sequence[ProbePlan], indices: Sequence[Index], segments: Segments) -> ProbePlan:
+    """The probes of the batch."""
+    if len(parts) == 1:
+        return dataclasses.replace(parts[0], segments=segments)
+    specs: list[list[ProbeSpec]] = [[] for _ in segments.num_segments]
+    places: list[list[Place]] = [[] for _ in segments.num_segments]
+    for part, index in zip(parts, indices, strict=True):
+        for i, row in enumerate(index):
+            specs[row], places[row] = part.specs[i], part.places[i]
+    proposals, offered = {}, {}
+    for kind in parts[0].proposals:
+        proposals[kind] = _merge_proposals([part.proposals[kind] for part in parts], indices)
+        width = proposals[kind].valid.shape[1]
+        offered[kind] = merge_states([part.offered[kind] for part in parts], indices, width)
+    return ProbePlan(specs, places, proposals, offered, segments)
+
+
+def _merge_proposals(parts: Sequence[Proposals], indices: Sequence[Index]) -> Proposals:
+    width = max(part.valid.shape[1] for part in parts)
+    log_q = [part.log_q for part in parts if part.log_q is not None]
+    solutions = [part.solutions for part in parts if part.solutions is not None]
+    return Proposals(
+        _merge_lists([part.answers for part in parts], indices),
+        merge_states([part.utility for part in parts], indices, width),
+        merge_states([part.valid for part in parts], indices, width),
+        _merge_lists([part.source for part in parts], indices),
+        _merge_lists(solutions, indices) if solutions else None,
+        merge_states(log_q, indices, width) if log_q else None,
+    )
+
+
+def _merge_lists(parts: Sequence[Sequence[Any]], indices: Sequence[Index]) -> list[Any]:
+    found = {
+        row: entry
+        for part, index in zip(parts, indices, strict=True)
+        for row, entry in zip(index, part, strict=True)
+    }
+    return [found[row] for row in range(len(found))]

@@ -1,0 +1,198 @@
+"""Parts of a batch, worked on one by one and put together, give what the whole batch gives: to the last bit."""
+
+from __future__ import annotations
+
+import pickle
+from functools import reduce
+from operator import add
+from typing import Any
+
+import pytest
+import torch
+
+import rredcot_plugin as rr
+from rredcot_plugin.alignment import TokenBytes
+from rredcot_plugin.demo.reasoner import build_tokenizer
+from rredcot_plugin.encoding import ProbeEncoder
+from rredcot_plugin.groups import group_stats
+from rredcot_plugin.pipeline import assign_credit
+from rredcot_plugin.probing import ProbePlan, plan_metrics
+from rredcot_plugin.registry import SEGMENTERS
+from rredcot_plugin.rows import StepRows
+from rredcot_plugin.shards import (
+    GroupWork,
+    merge_plans,
+    merge_segments,
+    merge_states,
+    parcel,
+    split_groups,
+    take_stats,
+    unparcel,
+)
+from rredcot_plugin.types import Segments
+from rredcot_plugin.values.features import boundary_features
+from rredcot_plugin.values.proposals import lowest_of_others
+
+TOKENIZER = build_tokenizer()
+TABLE = TokenBytes.from_tokenizer(TOKENIZER)
+
+
+def bare_rows(groups: int = 5, size: int = 4, seed: int = 0) -> StepRows:
+    """Rows of several groups in mixed order, as the integration reads them: tokens, no texts."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def number(below: int) -> int:
+        return int(torch.randint(below, (1,), generator=generator))
+
+    texts = []
+    for _ in range(groups * size):
+        lines = "".join(f"{number(9)} + {number(9)} = {number(18)}\n" for _ in range(1 + number(6)))
+        texts.append(f"{lines}#### {number(4)}" if number(5) else lines)
+    ids = [torch.tensor(TOKENIZER(text)["input_ids"]) for text in texts]
+    lengths = [len(row) for row in ids]
+    tokens = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True)
+    mask = torch.arange(tokens.shape[1]) < torch.tensor(lengths)[:, None]
+    mask[3, 2:4] = False
+    rewards = torch.zeros(tokens.shape)
+    rewards[torch.arange(len(ids)), torch.tensor(lengths) - 1] = torch.tensor([float(number(3) - 1) for _ in ids])
+    order = torch.randperm(len(ids), generator=generator)
+    names = [f"prompt {int(i) % groups}" for i in order]
+    signal = -torch.empty(tokens.shape).exponential_(2.0, generator=generator)
+    rollouts = rr.Rollouts(
+        tokens,
+        mask,
+        rewards,
+        names,
+        log_probs=signal,
+        ground_truths=["2"] * len(ids),
+        references=["#### 2"] * len(ids),
+    )
+    prompts = [torch.tensor(TOKENIZER("1 + 2")["input_ids"] + [1] * (row % 3)) for row in range(len(ids))]
+    return StepRows(rollouts, prompts, [""] * len(ids), lengths)
+
+
+def work(config: rr.RRedCoTConfig) -> GroupWork:
+    return GroupWork(
+        config, TABLE, ProbeEncoder(TOKENIZER, config.bridge, config.terminator, config.max_probe_tokens)
+    )
+
+
+def sent(x: Any) -> Any:
+    """``x`` behind the way to another process."""
+    return unparcel(pickle.loads(pickle.dumps(parcel(x), protocol=5)))
+
+
+def in_parts(rows: StepRows, config: rr.RRedCoTConfig, parts: int) -> tuple[list[Segments], ProbePlan, Any]:
+    """Levels, probes and the function that makes features, with every object sent as if between processes."""
+    indices = split_groups(rows.rollouts.group_ids, rows.lengths, parts)
+    workers = [sent(work(config)) for _ in indices]
+    read = [sent(worker.read(sent(rows.take(index)))) for worker, index in zip(workers, indices, strict=True)]
+    manner, lowest = reduce(add, [seen for _, seen in read]), lowest_of_others(rows.rollouts.outcomes)
+    plans = [sent(worker.plan(manner, lowest[index])) for worker, index in zip(workers, indices, strict=True)]
+    levels = [merge_segments(level, indices) for level in zip(*(levels for levels, _ in read), strict=True)]
+
+    def features(rollouts: rr.Rollouts, segments: Segments, unit: torch.Tensor, stats: Any, *by_row: Any) -> Any:
+        found = []
+        for worker, index in zip(workers, indices, strict=True):
+            states = max(1, int(segments.num_segments[index].max()))
+            signals = [None if x is None else x[index] for x in (rollouts.log_probs, rollouts.entropies)]
+            others = [x[index] for x in by_row]
+            given = sent((*signals, unit[index, :states], take_stats(stats, index), *others))
+            found.append(sent(worker.features(*given)))
+        return merge_states(found, indices, unit.shape[1])
+
+    return levels, merge_plans(plans, indices, levels[-1]), features
+
+
+CONFIGS: list[dict[str, Any]] = [
+    *({"segmenter": name} for name in sorted(SEGMENTERS.names()) if name != "none"),
+    {"segmenter": "newline", "value_estimator": "self_normalized"},
+    {"segmenter": "newline", "value_estimator": "reference", "max_probe_tokens": 64},
+    {"segmenter": "newline", "value_estimator": "own_ratio", "leave_one_out": False},
+    {"segmenter": "newline", "max_probe_tokens": 2},
+    {"segmenter": "nested", "lam_coarse": 0.9, "lam": 0.8},
+    {"segmenter": "newline", "calibrate": "least_variance"},
+]
+
+
+@pytest.mark.parametrize("options", CONFIGS, ids=lambda options: "-".join(map(str, options.values())))
+@pytest.mark.parametrize("parts", [2, 5])
+def test_parts_give_what_the_whole_gives(options: dict[str, Any], parts: int) -> None:
+    config, rows = rr.RRedCoTConfig.from_mapping(options), bare_rows()
+    levels, plan, features = in_parts(rows, config, parts)
+    whole, expected, _ = in_parts(rows, config, 1)
+    for level, other in zip(levels, whole, strict=True):
+        assert torch.equal(level.segment_ids, other.segment_ids)
+        assert torch.equal(level.num_segments, other.num_segments)
+    assert plan.specs == expected.specs
+    assert plan.places == expected.places
+    assert plan_metrics(plan, rows) == plan_metrics(expected, rows)
+    log_probs = [[-0.1 * (1 + i % 7) for i in range(len(specs))] for specs in plan.specs]
+
+    def credit(of: ProbePlan, **given: Any) -> rr.Credit:
+        probed = of.probed(log_probs, length_normalize=False)
+        return assign_credit(
+            rows.rollouts, config, segments=whole[-1], coarse=whole[0], probed=probed or None, **given
+        )
+
+    shared, alone = credit(plan, features=features), credit(expected)
+    assert torch.equal(shared.advantages, alone.advantages)
+    assert torch.equal(shared.values, alone.values)
+    assert shared.metrics == alone.metrics
+
+
+def test_the_default_asks_and_fits_in_these_batches() -> None:
+    """Else the parity above would compare nothing with nothing."""
+    config, rows = rr.RRedCoTConfig(segmenter="newline"), bare_rows()
+    _, plan, features = in_parts(rows, config, 3)
+    assert sum(map(len, plan.specs)) > 20
+    stats = group_stats(rows.rollouts.outcomes, rows.rollouts.group_ids, torch.ones(20, dtype=torch.bool))
+    unit = torch.full(plan.segments.exists.shape, 0.3)
+    others, own = ((x + 1) / 2 for x in (stats.others_mean, rows.rollouts.outcomes))
+    by_row = (others, own, torch.ones(20, dtype=torch.bool))
+    found = features(rows.rollouts, plan.segments, unit, stats, *by_row)
+    expected = boundary_features(rows.rollouts, plan.segments, unit, stats, *by_row)
+    at = plan.segments.exists
+    assert torch.equal(found[at], expected[at])
+    assert (found[at].std(dim=0) > 0).sum() > 10
+
+
+def test_groups_stay_whole_and_parts_have_about_the_same_size() -> None:
+    ids = [f"g{i % 7}" for i in range(70)]
+    parts = split_groups(ids, [1 + i % 5 for i in range(70)], 3)
+    assert sorted(row for part in parts for row in part) == list(range(70))
+    assert all({ids[r] for r in a}.isdisjoint(ids[r] for r in b) for a in parts for b in parts if a is not b)
+    assert split_groups(["a", "a"], [1, 1], 8) == [[0, 1]], "no more parts than groups"
+    assert split_groups([], [], 4) == []
+
+
+def test_a_part_keeps_every_field_of_its_rows() -> None:
+    rows = bare_rows()
+    taken = rows.take([7, 2])
+    assert taken.lengths == [rows.lengths[7], rows.lengths[2]]
+    assert torch.equal(taken.rollouts.token_ids, rows.rollouts.token_ids[[7, 2]])
+    assert taken.rollouts.group_ids == [rows.rollouts.group_ids[7], rows.rollouts.group_ids[2]]
+    scored = rr.Rollouts(
+        **{
+            **vars(rows.rollouts),
+            "token_scores": {"critic": rows.rollouts.rewards},
+            "penalties": rows.rollouts.rewards,
+        }
+    )
+    some = scored.take([1])
+    assert some.token_scores is not None
+    assert torch.equal(some.token_scores["critic"], rows.rollouts.rewards[[1]])
+    assert some.penalties is not None and some.entropies is None
+
+
+def test_a_row_of_a_jagged_tensor_travels_without_the_batch() -> None:
+    rows = torch.nested.as_nested_tensor([torch.arange(5000), torch.arange(3)], layout=torch.jagged).unbind()
+    packed = pickle.dumps(parcel([rows[1]]), protocol=5)
+    assert len(packed) < 1000
+    assert torch.equal(unparcel(pickle.loads(packed))[0], torch.arange(3))
+
+
+def test_what_arrives_can_be_written_to() -> None:
+    arrived = sent((torch.zeros(3), None, {"a": torch.ones(2, dtype=torch.bool)}, ["text"]))
+    arrived[0][0] = 1.0
+    assert arrived[1] is None and arrived[2]["a"].dtype == torch.bool and arrived[3] == ["text"]
