@@ -6,14 +6,16 @@
 Traces read like mathematical reasoning, in groups of 8; default options; log-probs are random. A step is what the
 integration does in the driver: segments and probes planned, their vectors packed, credit computed, all between two reads from
 TransferQueue, which are left out. Seconds are CPU seconds of all threads of the driver's process, those that Ray spends there
-on sending included, divided by response tokens; `workers=0` and `workers=2` alternate. The calibration window is full. What the
-actors themselves take is theirs: they are cores that would idle.
+on sending included; `workers=0` and `workers=2` alternate, with as many proposals as there are and with one, whose
+difference is what a probe costs. The calibration window is full; its fit sees no more than a fixed number of states. What
+the actors themselves take is theirs: they are cores that would idle.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import logging
 import time
 from collections.abc import Callable
@@ -25,6 +27,7 @@ import ray
 import torch
 from plan_check import make_step
 from record import Summary, with_interval, write_record
+from tqdm import tqdm
 
 from rredcot_plugin.alignment import TokenBytes
 from rredcot_plugin.config import RRedCoTConfig
@@ -36,21 +39,29 @@ from rredcot_plugin.rows import StepRows
 
 OUTPUT = Path(__file__).parent / "results" / "driver.json"
 WORKERS = (0, 2)
-PHASES = ("plan", "pack", "credit")
+PROPOSALS = (8, 1)
+PHASES = ("plan", "pack", "credit", "fit")
+PRACTICE = 5
+"""Steps that are not counted: actors start, caches and the window of four steps fill up."""
 
 
 class Step:
     """The driver's part of a step, again and again on the same rows."""
 
-    def __init__(self, rows: StepRows, encoder: ProbeEncoder, table: TokenBytes, workers: int) -> None:
-        self.config = RRedCoTConfig(credit_workers=workers)
+    def __init__(
+        self, rows: StepRows, encoder: ProbeEncoder, table: TokenBytes, workers: int, proposals: int
+    ) -> None:
+        self.config = RRedCoTConfig(credit_workers=workers, value_kwargs={"max_proposals": proposals})
         self.rows = rows
         self.crew = Crew(self.config, table, encoder)
         self.calibrator = self.config.build_calibrator()
+        fit = self.calibrator.calibrate
+        self.calibrator.calibrate = lambda *states: self._clocked("fit", lambda: fit(*states))  # type: ignore[method-assign]
         self.seconds: dict[str, float] = {}
+        self.probes = 0
 
     def __call__(self) -> dict[str, float]:
-        """CPU seconds by phase."""
+        """CPU seconds by phase; the fit is none of credit's."""
         levels, plan = self._clocked("plan", lambda: self.crew.plan(self.rows))
         self._clocked("pack", lambda: [wire.pack(specs) for specs in plan.specs])
         generator = torch.Generator().manual_seed(0)
@@ -63,7 +74,7 @@ class Step:
             probed=plan.probed(answers, length_normalize=False), features=self.crew.features,
         ))  # fmt: skip
         self.probes = sum(map(len, plan.specs))
-        return dict(self.seconds)
+        return {**self.seconds, "credit": self.seconds["credit"] - self.seconds["fit"]}
 
     def _clocked(self, name: str, run: Callable[[], Any]) -> Any:
         begin = time.process_time()
@@ -81,6 +92,7 @@ def bare(rows: StepRows) -> StepRows:
 
 
 def main() -> None:
+    """Measure, summarise, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--traces", type=int, default=256, help="rollouts of a step (default 256)")
     parser.add_argument("--tokens", type=int, default=8192, help="response tokens (default 8192)")
@@ -93,28 +105,49 @@ def main() -> None:
     rows, encoder, table = make_step(args.tokens, args.traces)
     rows = bare(rows)
     ray.init(include_dashboard=False, logging_level=logging.ERROR)
-    steps = {workers: Step(rows, dataclasses.replace(encoder), table, workers) for workers in WORKERS}
-    found: dict[int, list[dict[str, float]]] = {workers: [] for workers in WORKERS}
-    for repeat in range(args.repeats + 5):  # actors start, caches and the window of four steps fill up
-        for workers, step in steps.items():
+    cases = list(itertools.product(WORKERS, PROPOSALS))
+    steps = {case: Step(rows, dataclasses.replace(encoder), table, *case) for case in cases}
+    found: dict[tuple[int, int], list[dict[str, float]]] = {case: [] for case in cases}
+    for repeat in tqdm(range(args.repeats + PRACTICE)):
+        for case, step in steps.items():
             seconds = step()
-            if repeat >= 5:
-                found[workers].append(seconds)
+            if repeat >= PRACTICE:
+                found[case].append(seconds)
     ray.shutdown()
-    tokens = sum(rows.lengths)
-    summary: Summary = {}
-    for workers, repeats in found.items():
-        for phase in PHASES:
-            each = [seconds[phase] / tokens for seconds in repeats]
-            summary[f"workers={workers}/{phase}_seconds_per_token"] = with_interval(each)
-        total = [sum(seconds.values()) / tokens for seconds in repeats]
-        summary[f"workers={workers}/seconds_per_token"] = with_interval(total)
-        by_phase = ", ".join(f"{phase} {median(s[phase] for s in repeats):.2f}" for phase in PHASES)
-        print(f"workers={workers}: {median(total) * 1e6:.3f} µs a response token ({by_phase} s)")
+    tokens, probes = sum(rows.lengths), {case: step.probes for case, step in steps.items()}
+    summary = summarize(found, tokens, probes)
+    settings = {"traces": args.traces, "tokens": tokens, "repeats": args.repeats}
+    raw = [
+        {"workers": case[0], "max_proposals": case[1], "probes": probes[case], "seconds": found[case]}
+        for case in cases
+    ]
     if args.quick:
+        print("--quick: a small step, none of its numbers says anything")
         return
-    settings = {"traces": args.traces, "tokens": tokens, "probes": steps[0].probes, "repeats": args.repeats}
-    write_record(OUTPUT, settings, summary, found, seeds=[0])
+    write_record(OUTPUT, settings, summary, raw, seeds=[0])
+
+
+def summarize(
+    found: dict[tuple[int, int], list[dict[str, float]]], tokens: int, probes: dict[tuple[int, int], int]
+) -> Summary:
+    """Microseconds a response token (without probes) and a probe, seconds of the fit, by number of workers."""
+    many, one = PROPOSALS
+    summary: Summary = {}
+    for workers in WORKERS:
+        with_many, with_one = found[workers, many], found[workers, one]
+        added = probes[workers, many] - probes[workers, one]
+        a_probe = [(_work(a) - _work(b)) / added for a, b in zip(with_many, with_one, strict=True)]
+        typical = median(a_probe)
+        a_token = [(_work(step) - typical * probes[workers, one]) / tokens for step in with_one]
+        name = f"workers_{workers}"
+        summary[f"{name}_microseconds_per_token"] = with_interval([1e6 * seconds for seconds in a_token])
+        summary[f"{name}_microseconds_per_probe"] = with_interval([1e6 * seconds for seconds in a_probe])
+        summary[f"{name}_fit_seconds"] = with_interval([step["fit"] for step in with_many])
+    return summary
+
+
+def _work(seconds: dict[str, float]) -> float:
+    return sum(seconds[phase] for phase in PHASES if phase != "fit")
 
 
 if __name__ == "__main__":

@@ -54,6 +54,13 @@ def plan(
     recompute: Annotated[
         bool, typer.Option(help="Compute layers again in the backward (verl's gradient checkpointing).")
     ] = DEFAULT.recompute,
+    credit_workers: Annotated[
+        int,
+        typer.Option(
+            help="Cores of the driver's node that share credit and planning of a big step (algorithm.rredcot."
+            "credit_workers; auto takes half of the node's, 32 at most); 0 for none."
+        ),
+    ] = DEFAULT.credit_workers,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON with every number instead of tables.")
     ] = False,
@@ -73,7 +80,7 @@ def plan(
         setup = Setup(
             gpus, board.tflops if tflops is None else tflops, board.gb if gpu_gb is None else gpu_gb, prompts,
             rollouts, prompt_length, response_length, segments, proposals, probe_tokens, backend, estimator, samples,
-            mfu, decode_tokens_per_second, transfer_gb_per_second, tensor_parallel, recompute,
+            mfu, decode_tokens_per_second, transfer_gb_per_second, tensor_parallel, recompute, credit_workers,
         )  # fmt: skip
         found = make_plan(find_sizes(model, known_architectures()), setup)
     except ValueError as error:

@@ -7,6 +7,7 @@ takes however small it is:
     text      of each token, for segmenters and probes                                plan_check.json
     probes    placing, and their vectors for TransferQueue                            plan_check.json
     a step    credit 0.14 s, planning 0.10 s, of 64 rollouts of 40 tokens in verl     step_share.json
+    shared    what stays with the driver of a step that other processes share         driver.json
 """
 
 from __future__ import annotations
@@ -25,6 +26,14 @@ PLAN_A_PROBE_AND_TOKEN = 5e-10
 """Of the probe's prefix text, which is cut out of the response: times T."""
 
 PACK_A_PROBE = 1.6e-6
+
+SHARED_FROM = 1 << 20
+"""Response tokens of a step over which ``credit_workers: auto`` shares it (integrations/verl/crew.py)."""
+
+SHARED_A_TOKEN = 7.1e-8
+SHARED_A_PROBE = 3.0e-6
+FIT_A_STEP = 0.85
+"""The calibration fit sees a sample of a big step, and stays with the driver."""
 
 ROW_BYTES = 41
 """A response token: tensors 21, text and offsets 20 (assign_credit.json)."""
@@ -49,21 +58,45 @@ class DriverMemory:
         return self.rows + self.credit + self.probes
 
 
+def is_shared(setup: Setup) -> bool:
+    """Whether other processes share the driver's part of the step. With ``monte_carlo`` they could share credit, of
+    which there is little."""
+    tokens = setup.traces * setup.response_length
+    return setup.credit_workers > 0 and setup.estimator == "support" and tokens > SHARED_FROM
+
+
 def credit_seconds(setup: Setup) -> float:
-    """Segmentation, values, calibration, redistribution: linear in response tokens; 0 with GRPO."""
+    """Segmentation, values, calibration, redistribution: linear in response tokens; 0 with GRPO. Shared, the fit."""
     if setup.estimator == "none":
         return 0.0
+    if is_shared(setup):
+        return CREDIT_A_STEP + FIT_A_STEP
     return CREDIT_A_STEP + CREDIT_A_TOKEN * setup.traces * setup.response_length
 
 
 def planning_seconds(setup: Setup) -> float:
-    """Text of every token (twice with ``monte_carlo``, which reads its rows by itself), and every probe once."""
+    """Text of every token (twice with ``monte_carlo``, which reads its rows by itself), and every probe once; shared, what
+    the driver hands out and takes in."""
     if setup.estimator == "none":
         return 0.0
+    tokens, probes = setup.traces * setup.response_length, setup.traces * setup.probes_a_trace
+    if is_shared(setup):
+        return PLAN_A_STEP + SHARED_A_TOKEN * tokens + SHARED_A_PROBE * probes
     readings = 2 if setup.estimator == "monte_carlo" else 1
-    text = readings * ALIGN_A_TOKEN * setup.traces * setup.response_length
-    a_probe = PLAN_A_PROBE + PLAN_A_PROBE_AND_TOKEN * setup.response_length + PACK_A_PROBE
-    return PLAN_A_STEP + text + a_probe * setup.traces * setup.probes_a_trace
+    return PLAN_A_STEP + readings * ALIGN_A_TOKEN * tokens + _a_probe(setup) * probes
+
+
+def others_seconds(setup: Setup) -> float:
+    """What the driver waits for: the work of a step divided by those that share it, one core each."""
+    if not is_shared(setup):
+        return 0.0
+    tokens, probes = setup.traces * setup.response_length, setup.traces * setup.probes_a_trace
+    work = (ALIGN_A_TOKEN + CREDIT_A_TOKEN) * tokens + _a_probe(setup) * probes
+    return work / min(setup.credit_workers, setup.prompts)
+
+
+def _a_probe(setup: Setup) -> float:
+    return PLAN_A_PROBE + PLAN_A_PROBE_AND_TOKEN * setup.response_length + PACK_A_PROBE
 
 
 def transfer_seconds(setup: Setup, moved: list[Transfer], *, ours: bool) -> float:

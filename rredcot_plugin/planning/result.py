@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rredcot_plugin.planning.driver import DriverMemory, driver_memory
+from rredcot_plugin.planning.driver import DriverMemory, driver_memory, is_shared
 from rredcot_plugin.planning.memory import PhaseMemory, phases
 from rredcot_plugin.planning.models import ModelSizes
 from rredcot_plugin.planning.setup import Setup
@@ -47,8 +47,8 @@ class Plan:
         found = []
         if (share := self.step.driver_share) > DRIVER_SHARE:
             found.append(
-                f"the driver's one core takes {share:.1%} of the step for rredcot, over {DRIVER_SHARE:.0%}: fewer or "
-                "shorter rollouts a step, or fewer segments and proposals"
+                f"rredcot takes {share:.1%} of the step on the driver, over {DRIVER_SHARE:.0%}: fewer or shorter rollouts "
+                "a step, fewer segments and proposals, or more --credit-workers"
             )
         if (rows := self.stored_rows()) > STORED_ROWS:
             found.append(
@@ -71,7 +71,8 @@ class Plan:
             f"{s.transfer_gb:g} GB/s between the driver and TransferQueue (--transfer-gb-per-second)",
             "every trace has the mean length, every segment the same; phases run one behind the other",
             "Monte-Carlo continuations end where their trace did; prefixes come from the rollout server's cache",
-            "driver: one core as fast as that of the benchmarks (AMD EPYC)",
+            "driver: cores as fast as those of the benchmarks (AMD EPYC), "
+            + (f"{s.credit_workers} of them for credit_workers" if is_shared(s) else "one of them for rredcot"),
         ]
 
     def as_dict(self) -> dict[str, Any]:

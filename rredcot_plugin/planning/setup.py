@@ -16,7 +16,7 @@ class Setup:
 
     ``tflops`` and ``gpu_gb`` belong to one GPU; ``mfu`` is the share of ``tflops`` that forward and backward reach;
     ``decode_rate`` is in tokens a second and GPU; ``transfer_gb`` what the driver's process moves through TransferQueue,
-    in GB/s. ``recompute``: layers are computed again in the backward, as verl does by default.
+    in GB/s; ``credit_workers`` the processes that share the driver's part of a big step, 0 for none. ``recompute``: layers are computed again in the backward, as verl does by default.
 
     Raises:
         ValueError: a value that is not allowed, naming the option, the value and what is.
@@ -40,6 +40,7 @@ class Setup:
     transfer_gb: float = 1.0
     tensor_parallel: int = 1
     recompute: bool = True
+    credit_workers: int = 32
 
     def __post_init__(self) -> None:
         for key in (
@@ -52,6 +53,8 @@ class Setup:
         check_number("mfu", self.mfu, 1e-6, 1.0)
         _one_of("backend", self.backend, BACKENDS)
         _one_of("estimator", self.estimator, ESTIMATORS)
+        if self.credit_workers < 0:
+            raise ValueError(f"credit-workers={self.credit_workers}: allowed are whole numbers from 0")
         if self.segments > self.response_length:
             raise ValueError(
                 f"segments={self.segments}: allowed are at most response-length={self.response_length}"

@@ -16,6 +16,8 @@ from rredcot_plugin.encoding import ProbeEncoder
 from rredcot_plugin.integrations.verl import crew as crew_module
 from rredcot_plugin.integrations.verl.crew import Crew
 from rredcot_plugin.pipeline import assign_credit
+from rredcot_plugin.planning import driver
+from rredcot_plugin.planning.setup import Setup
 from rredcot_plugin.rows import StepRows
 from tests.unit.test_shards import TABLE, TOKENIZER, bare_rows
 
@@ -80,15 +82,20 @@ def test_actors_give_the_same_credit(cluster: None, lam_coarse: float | None) ->
     for seed in range(2):  # the second step meets actors that know the first one
         rows = bare_rows(seed=seed)
         assert_same(credit_of(shared, rows), credit_of(alone, rows))
-    assert shared.shared and not alone.shared
+    assert shared.processes == 3 and alone.processes == 0
     assert len(shared._members) == 3, "they stay for the next step"
     assert shared.encoder.answer_format == alone.encoder.answer_format
+
+
+def test_the_plan_knows_when_the_crew_works() -> None:
+    assert driver.SHARED_FROM == crew_module.AUTO_TOKENS
+    assert Setup().credit_workers == crew_module.MOST_WORKERS
 
 
 def test_one_group_needs_no_actor(cluster: None) -> None:
     crew = make_crew({"segmenter": "newline", "credit_workers": 3})
     crew.plan(bare_rows(groups=1))
-    assert not crew.shared and not crew._members
+    assert not crew.processes and not crew._members
 
 
 def test_auto_stays_in_the_driver_for_a_small_batch(cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,6 +106,17 @@ def test_a_resumed_run_continues_as_an_uninterrupted_one(
         assert_close(resumed.steps[step], uninterrupted.steps[step], names, 2e-3)
 
 
+def test_processes_beside_the_driver_give_the_same_numbers(
+    demo_inputs: Inputs, uninterrupted: Run, tmp_path: Path
+) -> None:
+    shared = train(demo_inputs, tmp_path, *RREDCOT, "+algorithm.rredcot.credit_workers=2", TOTAL_STEPS="1")
+    assert shared.code == 0, shared.tail()
+    assert shared.steps[1]["rredcot/plan/processes/mean"] == 2
+    assert uninterrupted.steps[1]["rredcot/plan/processes/mean"] == 0
+    names = {n for n in uninterrupted.steps[1] if n.startswith("rredcot/")} - {"rredcot/plan/processes/mean"}
+    assert_close(shared.steps[1], uninterrupted.steps[1], (*SAME, *sorted(names)))
+
+
 def test_batched_probes_give_the_same_numbers(demo_inputs: Inputs, uninterrupted: Run, tmp_path: Path) -> None:
     batched = train(demo_inputs, tmp_path, *RREDCOT, "+algorithm.rredcot.probe_backend=batched", TOTAL_STEPS="1")
     assert batched.code == 0, batched.tail()

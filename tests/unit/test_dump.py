@@ -140,7 +140,16 @@ def test_a_write_that_fails_leaves_nothing_behind_and_is_tried_again(
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("dump_max_mb", 0), ("dump_max_mb", 1.5), ("log_every", -1), ("log_every", True)]
+    ("key", "value"),
+    [
+        ("dump_max_mb", 0),
+        ("dump_max_mb", 1.5),
+        ("log_every", -1),
+        ("log_every", True),
+        ("credit_workers", -1),
+        ("credit_workers", "two"),
+        ("credit_workers", True),
+    ],
 )
 def test_options_of_dumps_and_tracking_are_checked(key: str, value: object) -> None:
     with pytest.raises(ValueError, match=f"{key}={value!r}: allowed are whole numbers"):

@@ -177,6 +177,25 @@ def test_the_driver_does_not_care_for_gpus_and_is_linear_in_the_batch() -> None:
     assert driver.driver_memory(twice).total == pytest.approx(2 * driver.driver_memory(SMALL).total)
 
 
+def test_beyond_a_million_tokens_the_driver_shares_its_work() -> None:
+    big = dataclasses.replace(SMALL, prompts=1000, response_length=4096, credit_workers=4)
+    alone = dataclasses.replace(big, credit_workers=0)
+
+    def of_driver(setup: Setup) -> float:
+        return driver.planning_seconds(setup) + driver.credit_seconds(setup)
+
+    assert driver.others_seconds(alone) == 0
+    assert of_driver(big) < of_driver(alone) / 2
+    twice = dataclasses.replace(big, credit_workers=8)
+    assert driver.others_seconds(big) == pytest.approx(2 * driver.others_seconds(twice))
+    assert of_driver(big) + 4 * driver.others_seconds(big) > of_driver(alone), "sharing makes no work vanish"
+    few = dataclasses.replace(big, prompts=1, rollouts=2000)
+    assert driver.others_seconds(few) == pytest.approx(
+        of_driver(dataclasses.replace(few, credit_workers=0)), rel=0.1
+    ), "one group is one process's"
+    assert driver.others_seconds(dataclasses.replace(SMALL, credit_workers=4)) == 0, "small steps are not shared"
+
+
 # ---- bytes ----------------------------------------------------------------------------------------------------------
 
 
@@ -271,6 +290,13 @@ def test_the_drivers_numbers_are_the_benchmarks() -> None:
         planned = driver.PLAN_A_PROBE + driver.PLAN_A_PROBE_AND_TOKEN * tokens
         assert summary[f"plan_seconds_per_probe_at_{tokens}_tokens"]["value"] == pytest.approx(planned, rel=0.4)
         assert measured["plan_bytes"] / measured["probes"] == pytest.approx(driver.PROBE_BYTES, rel=0.1)
+    shared = record("driver")["summary"]
+    assert shared["workers_2_microseconds_per_token"]["value"] == pytest.approx(
+        1e6 * driver.SHARED_A_TOKEN, rel=0.4
+    )
+    assert shared["workers_2_fit_seconds"]["value"] == pytest.approx(driver.FIT_A_STEP, rel=0.4)
+    probe = shared["workers_2_microseconds_per_probe"]
+    assert probe["low"] <= 1e6 * driver.SHARED_A_PROBE <= probe["high"]
 
 
 def test_the_committed_check_is_within_its_target() -> None:
@@ -328,7 +354,7 @@ def test_what_does_not_fit_is_said() -> None:
     assert "training state: 64.4 GB a GPU do not fit into 24" in small.output
     many = run(app, [*QWEN, "--gpus", "1024", "--prompts", "16384", "--response-length", "16384"])
     assert "total_storage_size" in many.output
-    assert "of the step for rredcot" in many.output
+    assert "of the step on the driver" in " ".join(many.output.split())
     slower = ["--gpu", "A100-80", "--decode-tokens-per-second", "1000", "--segments", "8"]
     assert "! " not in run(app, [*QWEN, *slower]).output
 

@@ -24,7 +24,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rredcot_plugin.alignment import TokenBytes
 from rredcot_plugin.config import RRedCoTConfig
-from rredcot_plugin.encoding import ProbeEncoder
+from rredcot_plugin.encoding import Manner, ProbeEncoder
 from rredcot_plugin.groups import GroupStats
 from rredcot_plugin.probing import ProbePlan
 from rredcot_plugin.rows import StepRows
@@ -63,6 +63,11 @@ class CrewMember(GroupWork):
         torch.set_num_threads(1)
         super().__init__(config, table, encoder)
 
+    def plan(self, manner: Manner, lowest: torch.Tensor) -> ProbePlan:
+        """Without the segments, which the driver has from ``read``."""
+        nothing = Segments(torch.zeros(0, 0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
+        return dataclasses.replace(super().plan(manner, lowest), segments=nothing)
+
     def do(self, method: str, parcelled: Any) -> Any:
         """The method's result with these arguments, both as parcels."""
         return parcel(getattr(self, method)(*unparcel(parcelled)))
@@ -79,9 +84,9 @@ class Crew:
         self._lost = False
 
     @property
-    def shared(self) -> bool:
-        """Whether the batch at hand is with actors."""
-        return len(self._indices) > 1
+    def processes(self) -> int:
+        """How many actors work on the batch at hand; 0: the driver alone."""
+        return len(self._indices) if len(self._indices) > 1 else 0
 
     def plan(self, rows: StepRows) -> tuple[list[Segments], ProbePlan]:
         """Segments of every level, coarse to fine, and the probes of the batch."""
@@ -95,7 +100,7 @@ class Crew:
 
     def _plan(self, rows: StepRows) -> tuple[list[Segments], ProbePlan]:
         lowest = lowest_of_others(rows.rollouts.outcomes)
-        if not self.shared:
+        if not self.processes:
             levels, manner = self._here.read(rows)
             return levels, self._here.plan(manner, lowest)
         found = self._all("read", [(rows.take(index),) for index in self._indices])
@@ -115,7 +120,7 @@ class Crew:
         *by_row: torch.Tensor,
     ) -> torch.Tensor:
         """``boundary_features`` of the batch that was planned last."""
-        if not self.shared:
+        if not self.processes:
             return boundary_features(rollouts, segments, unit_values, stats, *by_row)
         parts = []
         for at in self._indices:

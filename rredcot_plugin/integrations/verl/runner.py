@@ -134,6 +134,7 @@ class CreditRunner:
             coarse, segments = levels[0], levels[-1]
             self.state = StepState(roles, rows, segments, coarse, plan)
         metrics.update(plan_metrics(plan, rows))
+        metrics["rredcot/plan/processes/mean"] = float(self._crew.processes)
         in_pass = self.backend != "batched" and any(plan.specs)
         if in_pass:
             self._put_probes(batch, roles, plan)
