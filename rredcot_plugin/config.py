@@ -82,7 +82,7 @@ class RRedCoTConfig:
         workers = self.credit_workers
         if workers != "auto" and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 0):
             raise ValueError(
-                f"credit_workers={workers!r}: allowed are 'auto', whole numbers from 1, and 0 for none beside the driver"
+                f"credit_workers={workers!r}: allowed are whole numbers from 0 (none beside the driver), or 'auto'"
             )
         for key in ("bridge", "terminator"):
             if not isinstance(getattr(self, key), str):
