@@ -8,11 +8,12 @@ from typing import Any
 
 from rredcot_plugin.registry import SEGMENTERS, SHAPERS, VALUE_ESTIMATORS, check_count, check_number, nearest
 from rredcot_plugin.types import Rollouts, Segments
-from rredcot_plugin.values.base import calibrates, scores_read
+from rredcot_plugin.values.base import scores_read
 from rredcot_plugin.values.calibration import OutcomeCalibrator
 
 PROPOSALS = ("group", "ground_truth", "group_or_ground_truth", "reference")
-CALIBRATIONS = ("none", "group_shift", "outcome", "least_variance")
+CALIBRATIONS = ("none", "group_shift", "outcome")
+BASELINES = ("value", "least_variance")
 PROBE_BACKENDS = ("auto", "cached", "packed", "batched")
 MODES = ("segment_gae", "weighted")
 SCALES = ("group_std", "none", "batch_std", "whiten")
@@ -39,6 +40,7 @@ class RRedCoTConfig:
     length_normalize: bool = False
     clip: float | None = None
     calibrate: str = "outcome"
+    baseline: str = "value"
     bridge: str = "auto"
     terminator: str = "auto"
     max_probe_tokens: int = 32
@@ -63,7 +65,8 @@ class RRedCoTConfig:
         self._one_of("calibrate", CALIBRATIONS)
         self._one_of("probe_backend", PROBE_BACKENDS)
         self._one_of("mode", MODES)
-        if self.calibrate == "least_variance":
+        self._one_of("baseline", BASELINES)
+        if self.baseline == "least_variance":
             self._check_least_variance()
         if self.scale is not None:
             self._one_of("scale", SCALES)
@@ -89,13 +92,11 @@ class RRedCoTConfig:
                 raise ValueError(f"{key}={getattr(self, key)!r}: allowed is a text, or 'auto'")
 
     def _check_least_variance(self) -> None:
-        """A baseline is no value: between two of them there is no δ that means anything."""
-        needed = {"mode": "segment_gae", "lam": 1.0, "lam_coarse": None, "leave_one_out": True}
-        for key, value in needed.items():
+        """What is measured against a baseline is a return, and the baseline must not know the trace's own outcome."""
+        for key, value in {"mode": "segment_gae", "leave_one_out": True}.items():
             if getattr(self, key) != value:
                 raise ValueError(
-                    f"{key}={getattr(self, key)!r}: calibrate=least_variance fits baselines, which are no values; it "
-                    f"needs {key}={value!r}, or take calibrate=outcome"
+                    f"{key}={getattr(self, key)!r}: baseline=least_variance needs {key}={value!r}, or take baseline=value"
                 )
 
     def _one_of(self, key: str, allowed: tuple[str, ...]) -> None:
@@ -122,12 +123,7 @@ class RRedCoTConfig:
                 raise ValueError(f"unknown key {key!r} in algorithm.rredcot.{hint} Known: {', '.join(known)}")
         config = cls(**dict(mapping))
         config._check_levels(config.build_segmenter())
-        estimator = config.build_value_estimator()
-        if config.calibrate == "least_variance" and not calibrates(estimator):
-            raise ValueError(
-                f"calibrate=least_variance: value_estimator={config.value_estimator!r} is in reward units and is not "
-                "fitted; take support or confidence, or leave calibrate alone"
-            )
+        config.build_value_estimator()
         config.build_shapers()
         return config
 

@@ -33,7 +33,7 @@ from rredcot_plugin.values.features import boundary_features
 from rredcot_plugin.values.least_variance import surprise, weighted_others_mean
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
+    from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
 FeatureMap = Callable[..., torch.Tensor]
@@ -97,6 +97,7 @@ def assign_credit(
     stats, finite = outcomes.stats, outcomes.finite
     report = {"rredcot/fallback/nonfinite_reward/mean": metric.share(~finite)}
 
+    baselines = None
     if values is not None:
         check_shape("values", values, (rollouts.batch_size, segments.max_segments))
         check_finite("values", values, segments.exists)
@@ -104,9 +105,11 @@ def assign_credit(
     elif segments.max_segments == 1 and not config.has_critic:
         values = stats.mean[:, None]
     else:
-        values, notes = _estimate(rollouts, config, segments, outcomes, probed, calibrator, features)
+        values, baselines, notes = _estimate(rollouts, config, segments, outcomes, probed, calibrator, features)
         report |= notes
-    values = torch.where(segments.exists & finite[:, None], values, 0.0)
+    real = segments.exists & finite[:, None]
+    values = torch.where(real, values, 0.0)
+    baselines = values if baselines is None else torch.where(real, baselines, 0.0)
 
     deltas = redistribute(values, outcomes.score, segments.num_segments)
     for shaper in config.build_shapers():
@@ -117,9 +120,9 @@ def assign_credit(
     deltas = deltas + penalties
     rewards = segment_rewards(deltas, values)
     gae = _gae(config, segments, coarse, deltas)
-    per_segment, advantages, returns = _advantages(config, segments, values, deltas, gae, outcomes)
+    per_segment, advantages, returns = _advantages(config, segments, values, baselines, deltas, gae, outcomes)
     report |= metric.credit_metrics(segments, values, deltas, rewards, outcomes.total, per_segment)
-    return Credit(advantages, returns, segments, values, rewards, report)
+    return Credit(advantages, returns, segments, values, rewards, report, baselines)
 
 
 def _outcomes(rollouts: Rollouts, segments: Segments) -> tuple[torch.Tensor, Outcomes]:
@@ -163,23 +166,25 @@ def _advantages(
     config: RRedCoTConfig,
     segments: Segments,
     values: torch.Tensor,
+    baselines: torch.Tensor,
     deltas: torch.Tensor,
     gae: torch.Tensor,
     outcomes: Outcomes,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Advantages per segment and per token, and returns per token (method.md, section 5).
 
-    Returns are the advantages, as in GRPO; where a critic gave the values, Â + V̂ before any scaling:
+    Â is measured from V̂ of the state before a segment; from another baseline b it is Â + V̂ − b. Returns are the advantages, as in GRPO; where a critic gave the values, Â + V̂ before any scaling:
     what the critic is to learn.
     """
     scale = config.scale or "group_std"
     stats, real = outcomes.stats, segments.exists & outcomes.finite[:, None]
     grpo = torch.where(outcomes.finite, grpo_advantage(outcomes.total, stats, scale), 0.0)
     raw = torch.where(real, gae, 0.0)
+    measured = torch.where(real, gae + values - baselines, 0.0)
     if config.mode == "weighted":
         per_segment = weighted_coefficients(deltas, grpo, segments) * grpo[:, None]
     else:
-        per_segment = scale_segments(raw, values, outcomes.total, segments, stats, scale)
+        per_segment = scale_segments(measured, baselines, outcomes.total, segments, stats, scale)
     per_segment = torch.where(real, per_segment, 0.0)
     advantages = spread_to_tokens(per_segment, segments.segment_ids)
     if config.match_grpo:
@@ -199,8 +204,9 @@ def _estimate(
     probed: Probed | Mapping[str, Probed] | None,
     calibrator: OutcomeCalibrator | None,
     features: FeatureMap,
-) -> tuple[torch.Tensor, dict[str, float]]:
-    """V̂ of every state: prior at the prompt, estimator behind it, the prior where it has nothing to say."""
+) -> tuple[torch.Tensor, torch.Tensor | None, dict[str, float]]:
+    """V̂ of every state: prior at the prompt, estimator behind it, the prior where it has nothing to say; baselines
+    where they are not V̂."""
     stats, finite = outcomes.stats, outcomes.finite
     prior = stats.others_mean if config.leave_one_out else stats.mean
     estimator = config.build_value_estimator()
@@ -209,22 +215,28 @@ def _estimate(
     behind_prompt = (segments.exists & found.known[:, None])[:, 1:]
     check_finite(f"values of {type(estimator).__name__}", found.values[:, 1:], behind_prompt)
     values = torch.where(found.known[:, None] & torch.isfinite(found.values), found.values, prior[:, None])
-    raw = values
+    raw, baselines = values, None
     notes = {"rredcot/fallback/group_mean/mean": metric.share(~found.known)}
-    if config.calibrate != "none" and calibrates(estimator):
+    calibrated, shifted = config.calibrate != "none" and calibrates(estimator), config.baseline == "least_variance"
+    if calibrated or shifted:
         calibrator = calibrator if calibrator is not None else config.build_calibrator()
-        importance = torch.ones_like(values)
-        if config.calibrate == "least_variance":
-            importance = surprise(rollouts, segments)
-            prior = weighted_others_mean(outcomes.total, importance[:, 0], stats, finite)
-        fitted = _calibrate(rollouts, segments, values, outcomes, calibrator, importance, features)
-        notes["rredcot/fallback/uncalibrated/mean"] = float(fitted is None)
-        values = prior[:, None].expand_as(values) if fitted is None else fitted
+        importance = surprise(rollouts, segments) if shifted else torch.ones_like(values)
+        labelled = _labelled(rollouts, segments, values, outcomes, calibrator, importance, features)
+        if shifted:  # before the step joins the past
+            first = weighted_others_mean(outcomes.total, importance[:, 0], stats, finite)
+            fitted = labelled.spread(calibrator.baselines(labelled.states, labelled.fold, labelled.counted), first)
+            baselines = torch.cat([first[:, None], fitted[:, 1:]], dim=1)
+        if calibrated:
+            fit = calibrator.calibrate(labelled.states, labelled.fold, labelled.counted)
+            notes["rredcot/fallback/uncalibrated/mean"] = float(fit is None)
+            values = labelled.spread(fit, prior, values)
+        else:
+            calibrator.remember(labelled.states, labelled.counted)
     if config.prior_from_group:
         values = torch.cat([prior[:, None], values[:, 1:]], dim=1)
     notes |= metric.calibration_metrics(values, outcomes.score, segments, finite)
     exists = segments.exists[:, 1:] & found.known[:, None]
-    return values, notes | metric.spread("rredcot/value/raw", raw[:, 1:][exists])
+    return values, baselines, notes | metric.spread("rredcot/value/raw", raw[:, 1:][exists])
 
 
 def _by_proposal(
@@ -246,7 +258,31 @@ def _by_proposal(
     return probed or {}
 
 
-def _calibrate(
+@dataclass(frozen=True)
+class Labelled:
+    """The M states that a fit sees or values, at ``at`` (B, S), with their folds; ``counted`` of them are fitted."""
+
+    states: LabelledStates
+    fold: Int[Tensor, " M"]
+    counted: Bool[Tensor, " M"]
+    at: Bool[Tensor, "B S"]
+
+    def spread(
+        self,
+        fitted: Float[Tensor, " M"] | None,
+        otherwise: Float[Tensor, " B"],
+        elsewhere: Float[Tensor, "B S"] | None = None,
+    ) -> Float[Tensor, "B S"]:
+        """The fitted numbers in their places, ``elsewhere`` around them; ``otherwise`` everywhere if there are none."""
+        everywhere = otherwise[:, None].expand(self.at.shape)
+        if fitted is None:
+            return everywhere
+        result = (everywhere if elsewhere is None else elsewhere).clone()
+        result[self.at] = fitted.to(result.dtype)
+        return result
+
+
+def _labelled(
     rollouts: Rollouts,
     segments: Segments,
     values: torch.Tensor,
@@ -254,8 +290,8 @@ def _calibrate(
     calibrator: OutcomeCalibrator,
     importance: torch.Tensor,
     features: FeatureMap,
-) -> torch.Tensor | None:
-    """Cross-fitted values of the boundaries, or None where outcomes do not vary."""
+) -> Labelled:
+    """Features, outcome and weight of every state behind a prompt."""
     finite, score = outcomes.finite, outcomes.score
     low, high = calibrator.span(score[finite])
     width = max(high - low, 1e-6)
@@ -271,9 +307,4 @@ def _calibrate(
     folds = fold_of_groups(rollouts.group_ids).to(at.device)
     sampled = sample_of_groups(rollouts.group_ids, at.sum(dim=1), calibrator.max_states).to(at.device)
     fold, counted = (x[:, None].expand_as(at)[at] for x in (folds, sampled))
-    fitted = calibrator.calibrate(states, fold, counted)
-    if fitted is None:
-        return None
-    result = values.clone()
-    result[at] = fitted.to(result.dtype)
-    return result
+    return Labelled(states, fold, counted, at)

@@ -199,8 +199,9 @@ class Credit:
     """What the method returns.
 
     ``values[b, i]`` is V̂ of the state before segment i (i = 0: the prompt); ``segment_rewards`` is the
-    redistributed reward r, which sums to the outcome over a trace. Both are 0 in the padding, and so are
-    ``advantages`` and ``returns`` where the mask is false.
+    redistributed reward r, which sums to the outcome over a trace. ``baselines`` are what the advantages are measured
+    from: ``values``, unless ``baseline`` says otherwise. All are 0 in the padding, and so are ``advantages`` and
+    ``returns`` where the mask is false.
     """
 
     advantages: Float[Tensor, "B T"]
@@ -209,3 +210,4 @@ class Credit:
     values: Float[Tensor, "B S"]
     segment_rewards: Float[Tensor, "B S"]
     metrics: dict[str, float] = field(default_factory=dict)
+    baselines: Float[Tensor, "B S"] | None = None

@@ -20,7 +20,7 @@ def all_values(step: Step, asked: Asked, rng: np.random.Generator) -> dict[str, 
     for name in FITTED:
         calibrator = OutcomeCalibrator()
         calibrator.load_state_dict(step.window[name])
-        found[name] = fit_values(asked, step.rows, segments, name, calibrator).values
+        found[name] = fit_values(asked, step.rows, segments, name, calibrator).baselines
     raw = config(calibrate="none")
     probed = asked.probed(step.rows, segments, raw)
     found["support"] = assign_credit(rollouts, raw, segments=segments, probed=probed).values

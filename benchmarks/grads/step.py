@@ -19,7 +19,7 @@ from rredcot_plugin.values.calibration import OutcomeCalibrator
 FITTED: dict[str, dict[str, Any]] = {
     "default": {},
     "confidence": {"value_estimator": "confidence"},
-    "norm_weighted": {"calibrate": "least_variance"},
+    "norm_weighted": {"baseline": "least_variance"},
 }
 """Values that are fitted across groups: name → options."""
 

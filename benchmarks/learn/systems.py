@@ -52,12 +52,12 @@ DEFAULT_SYSTEMS = (
     System("rredcot_paper", options={"calibrate": "none", **PAPER}),
     System("rredcot"),
     System("rredcot_lam95", options={"lam": 0.95}),
-    System("least_variance", options={"calibrate": "least_variance"}),
+    System("least_variance", options={"baseline": "least_variance"}),
     System("control_no_reward", NO_REWARD),
     System("control_shuffled_values", SHUFFLED),
 )
 MORE_SYSTEMS = (
-    System("least_variance_unscaled", options={"calibrate": "least_variance", "scale": "none"}),
+    System("least_variance_unscaled", options={"baseline": "least_variance", "scale": "none"}),
     System("rredcot_raw", options={"calibrate": "none", "lam": 0.0}),
     System("mc_grpo_weighted", options={"value_estimator": "monte_carlo", **PAPER}),
     System("mc_grpo_lam1", options={"value_estimator": "monte_carlo"}),

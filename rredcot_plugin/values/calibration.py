@@ -180,42 +180,60 @@ class OutcomeCalibrator:
     ) -> Float[Tensor, " M"] | None:
         """Cross-fitted values of the states, in reward units: fold k is predicted by a fit without fold k.
 
-        The fit, and those of later steps, see the ``counted`` states, None for all. Returns None where all outcomes are
-        the same, batch and window together: nothing to learn from. The batch then joins the window. Past steps with
-        another number of features, from the checkpoint of a version that had others, are forgotten.
+        The fit sees the ``counted`` states, None for all, and the past. Returns None where all outcomes are the same,
+        batch and window together: nothing to learn from. The batch then joins the window (``remember``).
         """
+        found = self._fit(states, fold, counted, by_importance=False)
+        self.remember(states, counted)
+        return found
+
+    def baselines(
+        self, states: LabelledStates, fold: Int[Tensor, " M"], counted: Bool[Tensor, " M"] | None = None
+    ) -> Float[Tensor, " M"] | None:
+        """The same fit of all features with states weighted by their importance; the window stays as it is."""
+        return self._fit(states, fold, counted, by_importance=True)
+
+    def remember(self, states: LabelledStates, counted: Bool[Tensor, " M"] | None = None) -> None:
+        """Take the step into the window. Past steps with another number of features, from the checkpoint of a version
+        that had others, are forgotten."""
+        self._forget_other_features(states.features.shape[1])
+        self._past.append(states if counted is None else states.some(counted))
+
+    def _fit(
+        self,
+        states: LabelledStates,
+        fold: Int[Tensor, " M"],
+        counted: Bool[Tensor, " M"] | None,
+        *,
+        by_importance: bool,
+    ) -> Float[Tensor, " M"] | None:
         with torch.no_grad():
             self._forget_other_features(states.features.shape[1])
             low, high = self.span(states.outcome)
+            if high - low < 1e-6:
+                return None
             distinct, column = fold.unique(return_inverse=True)
             seen = states if counted is None else states.some(counted)
             own = column if counted is None else column[counted]
-            features = torch.cat([seen.features, *(p.features for p in self._past)]).double()
-            outcome = torch.cat([seen.outcome, *(p.outcome for p in self._past)]).double()
-            weight = torch.cat([seen.weight, *(p.weight for p in self._past)]).double()
-            importance = torch.cat([seen.importance, *(p.importance for p in self._past)]).double()
-            self._past.append(seen)
-            if high - low < 1e-6:
-                return None
+            steps = (seen, *self._past)
+            features, outcome, weight, importance = (
+                torch.cat([getattr(step, f.name) for step in steps]).double() for f in fields(LabelledStates)
+            )
             unit = ((outcome - low) / (high - low)).clamp(0, 1)
             held_out = torch.zeros(len(outcome), len(distinct), dtype=torch.bool)
             held_out[torch.arange(len(own)), own] = True
-            used, offset = self._used(features)
+            shift_only = self.shift_only and not by_importance
+            counts = importance if by_importance else torch.ones_like(importance)
+            used, offset = _used(features, shift_only)
             # past steps are most of the rows: their own solution is near that of every fold
             past = slice(len(own), None)
-            before = _counted(weight[past, None], importance[past])
+            before = _counted(weight[past, None], counts[past])
             start = fit_logistic(used[past], unit[past], before, self.l2, offset[past])
-            kept = _counted(torch.where(held_out, 0.0, weight[:, None]), importance)
+            kept = _counted(torch.where(held_out, 0.0, weight[:, None]), counts)
             beta = fit_logistic(used, unit, kept, self.l2, offset, start)
-            used, offset = self._used(states.features.double())
+            used, offset = _used(states.features.double(), shift_only)
             logits = (used * beta[column, :-1]).sum(1) + beta[column, -1] + offset
             return low + torch.sigmoid(logits).float() * (high - low)
-
-    def _used(self, features: Float[Tensor, "M F"]) -> tuple[Float[Tensor, "M F"], Float[Tensor, " M"]]:
-        """What the fit weighs, and what it takes as it is."""
-        if self.shift_only:
-            return features[:, :0], features[:, 0]
-        return features, torch.zeros_like(features[:, 0])
 
     def _forget_other_features(self, number: int) -> None:
         kept = [past for past in self._past if past.features.shape[1] == number]
@@ -236,6 +254,13 @@ class OutcomeCalibrator:
         importance = state.get("importance", equal)  # checkpoints of versions without it
         for parts in zip(state["features"], state["outcome"], state["weight"], importance, strict=True):
             self._past.append(LabelledStates(*parts))
+
+
+def _used(features: Float[Tensor, "M F"], shift_only: bool) -> tuple[Float[Tensor, "M F"], Float[Tensor, " M"]]:
+    """What a fit weighs, and what it takes as it is."""
+    if shift_only:
+        return features[:, :0], features[:, 0]
+    return features, torch.zeros_like(features[:, 0])
 
 
 def _counted(weights: Float[Tensor, "M K"], importance: Float[Tensor, " M"]) -> Float[Tensor, "M K"]:

@@ -1,9 +1,9 @@
-"""``calibrate: least_variance``: the baseline that leaves the gradient the least variance, which is not the value.
+"""``baseline: least_variance``: the baseline that leaves the gradient the least variance, which is not the value.
 
 At λ = 1 a state's baseline b adds (R − b)·∇ log π(segment) to the gradient. Its variance is least not at
 b = E[R] but at b = E[R·‖∇ log π‖²] / E[‖∇ log π‖²]: where what the actor finds improbable mostly fails, that lies below V.
 Any function of the state and of other rollouts leaves the expectation alone (Weaver and Tao, "The optimal reward
-baseline for gradient-based reinforcement learning", 2001). ‖∇ log π‖² is stood in for by Σ_t (1 − π(o_t))² over the segment
+baseline for gradient-based reinforcement learning", 2001), so at λ < 1 too it takes V̂'s place as what Â is measured from. ‖∇ log π‖² is stood in for by Σ_t (1 − π(o_t))² over the segment
 behind the state, the squared length of the softmax's own gradient at the chosen tokens, up to a factor of 2 at most.
 """
 
@@ -35,7 +35,7 @@ def surprise(rollouts: Rollouts, segments: Segments) -> Float[Tensor, "B S"]:
         ValueError: rollouts without log-probs.
     """
     if rollouts.log_probs is None:
-        raise ValueError("log_probs: calibrate=least_variance weighs segments by them, and the rollouts have none")
+        raise ValueError("log_probs: baseline=least_variance weighs segments by them, and the rollouts have none")
     square = (1 - rollouts.log_probs.float().exp()).square()
     return sum_per_segment(torch.where(rollouts.response_mask, square, 0.0), segments) + FLOOR
 

@@ -158,7 +158,7 @@ def test_nothing_a_model_or_a_reward_function_does_stops_the_run(hostile_inputs:
 def test_rollouts_of_their_own_resources_and_baselines_of_least_variance(
     demo_inputs: Inputs, tmp_path: Path
 ) -> None:
-    baselines = "+algorithm.rredcot.calibrate=least_variance"
+    baselines = "+algorithm.rredcot.baseline=least_variance"
     run = train(demo_inputs, tmp_path, *RREDCOT, baselines, TRAINER_MODE="separate_async")
     assert run.code == 0, run.tail()
     assert sorted(run.steps) == [1, 2]

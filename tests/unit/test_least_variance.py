@@ -1,4 +1,4 @@
-"""``calibrate: least_variance``: baselines that weigh outcomes by the length of the gradient behind a state."""
+"""``baseline: least_variance``: baselines that weigh outcomes by the length of the gradient behind a state."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rredcot_plugin.values.features import NAMES
 from rredcot_plugin.values.least_variance import FLOOR, surprise, weighted_others_mean
 from tests.unit.test_tabular import EXACT, SeesItself, bias_of_calibrated
 
-OPTIONS = {"segmenter": "fixed", "segmenter_kwargs": {"tokens": 3}, "calibrate": "least_variance"}
+OPTIONS = {"segmenter": "fixed", "segmenter_kwargs": {"tokens": 3}, "baseline": "least_variance"}
 CONFIG = rr.RRedCoTConfig(**OPTIONS)
 
 
@@ -34,11 +34,11 @@ def rollouts() -> rr.Rollouts:
 
 @pytest.mark.parametrize("seed", [1, 3])
 def test_the_expected_gradient_stays_exact(seed: int) -> None:
-    assert bias_of_calibrated(seed, OutcomeCalibrator, calibrate="least_variance") < EXACT
+    assert bias_of_calibrated(seed, OutcomeCalibrator, baseline="least_variance") < EXACT
 
 
 def test_a_fit_that_sees_the_own_outcome_is_found_out() -> None:
-    assert bias_of_calibrated(1, SeesItself, calibrate="least_variance") > 0.01
+    assert bias_of_calibrated(1, SeesItself, baseline="least_variance", calibrate="none") > 0.01
 
 
 def test_surprise_is_the_squared_distance_of_each_token_from_certainty(rollouts: rr.Rollouts) -> None:
@@ -56,14 +56,14 @@ def test_a_fit_without_features_is_the_weighted_mean_of_other_folds() -> None:
     importance = torch.rand(60, generator=generator).double() * 9
     fold = torch.arange(60) % 3
     states = LabelledStates(torch.zeros(60, 1), outcome, torch.ones(60).double(), importance)
-    found = OutcomeCalibrator().calibrate(states, fold)
+    found = OutcomeCalibrator().baselines(states, fold)
     assert found is not None
     for k in range(3):
         kept = fold != k
         expected = (importance * outcome)[kept].sum() / importance[kept].sum()
         assert found[fold == k].tolist() == pytest.approx([float(expected)] * 20, abs=1e-4)
-    plain = OutcomeCalibrator().calibrate(replace(states, importance=torch.ones(60)), fold)
-    scaled = OutcomeCalibrator().calibrate(replace(states, importance=torch.full((60,), 7.0)), fold)
+    plain = OutcomeCalibrator().baselines(replace(states, importance=torch.ones(60)), fold)
+    scaled = OutcomeCalibrator().baselines(replace(states, importance=torch.full((60,), 7.0)), fold)
     assert plain is not None and scaled is not None and torch.allclose(plain, scaled, atol=1e-6)
 
 
@@ -75,7 +75,7 @@ def test_a_checkpoint_without_importance_counts_all_states_alike() -> None:
     calibrator.calibrate(states, torch.arange(30) % 5)
     old = {key: value for key, value in calibrator.state_dict().items() if key != "importance"}
     other.load_state_dict(old)
-    first, second = (c.calibrate(states, torch.arange(30) % 5) for c in (calibrator, other))
+    first, second = (c.baselines(states, torch.arange(30) % 5) for c in (calibrator, other))
     assert first is not None and second is not None and torch.equal(first, second)
 
 
@@ -103,16 +103,53 @@ def test_a_lone_rollout_has_no_others() -> None:
 
 
 def test_baselines_lie_below_values_where_the_improbable_fails(rollouts: rr.Rollouts) -> None:
-    baseline = rr.assign_credit(rollouts, CONFIG)
-    value = rr.assign_credit(rollouts, replace(CONFIG, calibrate="outcome"))
-    assert float(baseline.values[:, 0].mean()) < float(value.values[:, 0].mean()) - 0.01
-    assert (baseline.advantages[~rollouts.response_mask] == 0).all()
-    assert torch.allclose(baseline.segment_rewards.sum(1), rollouts.outcomes, atol=1e-5)
-    exists = baseline.segments.exists
-    expected = rollouts.outcomes[:, None] - baseline.values
+    credit, value = (
+        rr.assign_credit(rollouts, CONFIG),
+        rr.assign_credit(rollouts, replace(CONFIG, baseline="value")),
+    )
+    assert credit.baselines is not None and value.baselines is not None
+    assert float(credit.baselines[:, 0].mean()) < float(value.values[:, 0].mean()) - 0.01
+    assert torch.equal(value.baselines, value.values)
+    assert (credit.advantages[~rollouts.response_mask] == 0).all()
+    exists = credit.segments.exists
+    assert (credit.baselines[~exists] == 0).all()
+    expected = rollouts.outcomes[:, None] - credit.baselines
     unscaled = rr.assign_credit(rollouts, replace(CONFIG, scale="none"))
     at_starts = unscaled.advantages.gather(1, unscaled.segments.starts.clamp(max=8))
     assert torch.allclose(at_starts[exists], expected[exists], atol=1e-5)
+
+
+@pytest.mark.parametrize("calibrate", ["outcome", "group_shift", "none"])
+def test_values_and_credit_stay_what_they_are(rollouts: rr.Rollouts, calibrate: str) -> None:
+    config = replace(CONFIG, calibrate=calibrate)
+    credit, value = (
+        rr.assign_credit(rollouts, config),
+        rr.assign_credit(rollouts, replace(config, baseline="value")),
+    )
+    assert torch.equal(credit.values, value.values)
+    assert torch.equal(credit.segment_rewards, value.segment_rewards)
+    assert not torch.allclose(credit.advantages, value.advantages, atol=1e-3)
+    assert torch.allclose(credit.segment_rewards.sum(1), rollouts.outcomes, atol=1e-5)
+
+
+def test_below_lambda_one_the_baseline_changes_no_difference_behind_it(rollouts: rr.Rollouts) -> None:
+    """Â + V̂ − b: what follows a segment is weighed as before."""
+    config = replace(CONFIG, lam=0.5, scale="none")
+    credit, value = (
+        rr.assign_credit(rollouts, config),
+        rr.assign_credit(rollouts, replace(config, baseline="value")),
+    )
+    assert credit.baselines is not None
+    at = credit.segments.starts.clamp(max=8)
+    moved = (credit.advantages - value.advantages).gather(1, at)
+    exists = credit.segments.exists
+    assert torch.allclose(moved[exists], (credit.values - credit.baselines)[exists], atol=1e-5)
+
+
+def test_one_segment_a_trace_is_grpo_all_the_same(rollouts: rr.Rollouts) -> None:
+    config = rr.RRedCoTConfig(segmenter="none", baseline="least_variance")
+    expected = rr.assign_credit(rollouts, rr.RRedCoTConfig(segmenter="none")).advantages
+    assert torch.equal(rr.assign_credit(rollouts, config).advantages, expected)
 
 
 def test_an_unusable_reward_and_equal_rewards_do_no_harm(rollouts: rr.Rollouts) -> None:
@@ -124,24 +161,19 @@ def test_an_unusable_reward_and_equal_rewards_do_no_harm(rollouts: rr.Rollouts) 
     assert (equal.advantages == 0).all()
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"lam": 0.9}, {"mode": "weighted"}, {"leave_one_out": False}, {"segmenter": "nested", "lam_coarse": 0.5}],
-)
-def test_what_needs_values_is_refused(options: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"calibrate=least_variance fits baselines.* needs .*calibrate=outcome"):
-        rr.RRedCoTConfig(calibrate="least_variance", **options)
+@pytest.mark.parametrize("options", [{"mode": "weighted"}, {"leave_one_out": False}])
+def test_what_cannot_be_measured_from_a_baseline_is_refused(options: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"baseline=least_variance needs .*, or take baseline=value"):
+        rr.RRedCoTConfig(baseline="least_variance", **options)
 
 
-@pytest.mark.parametrize("estimator", ["monte_carlo", "attention", "reward_model"])
-def test_estimators_in_reward_units_are_refused(estimator: str) -> None:
-    options = {"path": "x"} if estimator == "reward_model" else {}
-    with pytest.raises(ValueError, match=rf"least_variance: value_estimator='{estimator}' is in reward units"):
-        rr.RRedCoTConfig.from_mapping(OPTIONS | {"value_estimator": estimator, "value_kwargs": options})
+def test_an_unknown_baseline_is_named() -> None:
+    with pytest.raises(ValueError, match=r"baseline='values'.*'value'"):
+        rr.RRedCoTConfig(baseline="values")
 
 
 def test_rollouts_without_log_probs_are_refused(rollouts: rr.Rollouts) -> None:
-    with pytest.raises(ValueError, match="log_probs: calibrate=least_variance"):
+    with pytest.raises(ValueError, match="log_probs: baseline=least_variance"):
         rr.assign_credit(replace(rollouts, log_probs=None), CONFIG)
 
 

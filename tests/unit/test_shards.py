@@ -111,7 +111,7 @@ CONFIGS: list[dict[str, Any]] = [
     {"segmenter": "newline", "value_estimator": "own_ratio", "leave_one_out": False},
     {"segmenter": "newline", "max_probe_tokens": 2},
     {"segmenter": "nested", "lam_coarse": 0.9, "lam": 0.8},
-    {"segmenter": "newline", "calibrate": "least_variance"},
+    {"segmenter": "newline", "baseline": "least_variance"},
 ]
 
 

@@ -295,8 +295,11 @@ def test_a_boundary_must_not_depend_on_the_token_behind_it() -> None:
 class SeesItself(OutcomeCalibrator):
     """Holds out each state on its own, so that the other states of its trace tell it the outcome."""
 
-    def calibrate(self, states: LabelledStates, fold: torch.Tensor) -> torch.Tensor | None:
+    def calibrate(self, states: LabelledStates, fold: torch.Tensor, *rest: object) -> torch.Tensor | None:
         return super().calibrate(states, torch.arange(len(fold)))
+
+    def baselines(self, states: LabelledStates, fold: torch.Tensor, *rest: object) -> torch.Tensor | None:
+        return super().baselines(states, torch.arange(len(fold)))
 
 
 def past_steps(features: int) -> dict[str, list[torch.Tensor]]:
@@ -330,7 +333,7 @@ def bias_of_calibrated(
         calibrator.load_state_dict(past_steps(len(NAMES)))
         probed = probed_by(rollouts, config, made_up(2))
         credit = rr.assign_credit(rollouts, config, probed=probed, calibrator=calibrator)
-        assert credit.metrics["rredcot/fallback/uncalibrated/mean"] == 0
+        assert credit.metrics.get("rredcot/fallback/uncalibrated/mean", 0) == 0
         advantages.append(credit.advantages[: groups.size])
     weight = groups.probability.repeat_interleave(groups.size) / groups.size
     found = weighted_gradient(policy, groups.rows, weight, torch.cat(advantages))
