@@ -119,7 +119,7 @@ def parse_arguments() -> tuple[argparse.Namespace, Plan]:
         rates = RATES[args.batch] if args.rates is None else tuple(args.rates)
         tuning = TUNING_SEEDS[args.batch] if args.tuning_seeds is None else tuple(args.tuning_seeds)
         if args.page is not None:
-            split_page(args.page)
+            split_page(args.page, OUTPUTS[args.batch].stem)
         if args.jobs < 1:
             raise ValueError(f"--jobs {args.jobs}: allowed are whole numbers from 1")
         plan = Plan(
@@ -194,7 +194,7 @@ def report(plan: Plan, records: dict[Run, Record], output: Path, page: Path | No
     draw(output.with_suffix(".png"), found)
     if page is not None:
         picture = f"![Held-out accuracy over steps, seconds and tokens](../benchmarks/results/{output.stem}.png)"
-        fill_page(page, f"{text}\n\n{picture}")
+        fill_page(page, f"{text}\n\n{picture}", output.stem)
 
 
 def against_verl(args: argparse.Namespace, plan: Plan, folder: Path, output: Path) -> None:

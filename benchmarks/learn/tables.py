@@ -14,7 +14,6 @@ from learn.schedule import Pair, Tuned
 from learn.statistics import mean_band
 from learn.summary import BASE, CONTROLS, OURS, Found, Summary, shown
 
-MARKS = ("<!-- learning -->", "<!-- learning: end -->")
 QUALITY = {
     "final_accuracy": "final accuracy",
     "final_minus_grpo": "minus GRPO's",
@@ -113,10 +112,10 @@ def _better_than_ours(family: str, systems: Mapping[str, Curves], summary: Summa
     return lines
 
 
-def split_page(path: Path) -> tuple[str, str]:
-    """What stands before and behind the marks of a page; ValueError if there is no page, or no marks in it."""
+def split_page(path: Path, name: str = "learning") -> tuple[str, str]:
+    """What stands before and behind the marks of a part; ValueError if there is no page, or no marks in it."""
     page = path.read_text() if path.is_file() else ""
-    begin, end = MARKS
+    begin, end = _marks(name)
     before, found, rest = page.partition(begin)
     _, closed, after = rest.partition(end)
     if not found or not closed:
@@ -126,11 +125,16 @@ def split_page(path: Path) -> tuple[str, str]:
     return before, after
 
 
-def fill_page(path: Path, text: str) -> None:
-    """Put a text between the marks of the page."""
-    before, after = split_page(path)
-    path.write_text(f"{before}{MARKS[0]}\n\n{text}\n\n{MARKS[1]}{after}")
+def fill_page(path: Path, text: str, name: str = "learning") -> None:
+    """Put a text between the marks of a part of the page."""
+    before, after = split_page(path, name)
+    begin, end = _marks(name)
+    path.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}")
     print(f"written: {path}")
+
+
+def _marks(name: str) -> tuple[str, str]:
+    return f"<!-- {name} -->", f"<!-- {name}: end -->"
 
 
 def draw(output: Path, found: Found) -> None:

@@ -14,6 +14,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
+import learning
 from lab.models import load_models
 from lab.rollouts import Actor, with_signals
 from lab.store import Store
@@ -391,6 +392,9 @@ def test_the_page_is_filled_between_its_marks(tmp_path: Path) -> None:
     page.write_text("a\n<!-- learning -->\nold\n<!-- learning: end -->\nb\n")
     fill_page(page, "new")
     assert page.read_text() == "a\n<!-- learning -->\n\nnew\n\n<!-- learning: end -->\nb\n"
+    page.write_text(page.read_text() + "<!-- learning_large --><!-- learning_large: end -->")
+    fill_page(page, "wide", "learning_large")
+    assert "new" in page.read_text() and "wide" in page.read_text()
     page.write_text("a")
     with pytest.raises(ValueError, match="no line"):
         fill_page(page, "new")
@@ -415,3 +419,13 @@ def test_a_real_run_gets_the_systems_options(tmp_path: Path) -> None:
         record["steps"]["accuracy"] = [1.5] * 9
     entry = compare(low, high, "x")["x/reward_third_1/difference"]
     assert entry == {"value": -0.5, "low": -0.5, "high": -0.5}
+
+
+def test_both_batches_generate_as_much_and_validate_as_often() -> None:
+    small, large = (learning.BATCHES[name] for name in (learning.SMALL, learning.LARGE))
+    assert small.steps * small.prompts * small.group == large.steps * large.prompts * large.group
+    assert small.steps / small.eval_every == large.steps / large.eval_every
+    assert small.warmup / small.steps == pytest.approx(large.warmup / large.steps, abs=0.02)
+    assert (
+        learning.BATCHES.keys() == learning.RATES.keys() == learning.TUNING_SEEDS.keys() == learning.OUTPUTS.keys()
+    )
