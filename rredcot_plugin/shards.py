@@ -88,21 +88,22 @@ class GroupWork:
 
     def __init__(self, config: RRedCoTConfig, table: TokenBytes, encoder: ProbeEncoder) -> None:
         self.config, self.table, self.encoder = config, table, encoder
-        self._rows: StepRows | None = None
+        self.rows: StepRows | None = None
+        """The groups, with their texts."""
         self._segments: Segments | None = None
 
     def read(self, rows: StepRows) -> tuple[list[Segments], Manner]:
         """Segments of every level, coarse to fine, and how the responses answer."""
-        self._rows = rows = rows.read(self.table)
+        self.rows = rows = rows.read(self.table)
         levels = self.config.build_levels(rows.rollouts)
         self._segments = levels[-1]
         return levels, Manner.of(rows.rollouts.texts or [], rows.prompt_tails)
 
     def plan(self, manner: Manner, lowest: Float[Tensor, " B"]) -> ProbePlan:
         """The probes, with what was seen in all parts."""
-        assert self._rows is not None and self._segments is not None
+        assert self.rows is not None and self._segments is not None
         self.encoder.learn(manner)
-        return place_probes(self._rows, self._segments, self.config, self.encoder, lowest)
+        return place_probes(self.rows, self._segments, self.config, self.encoder, lowest)
 
     def features(
         self,
@@ -111,8 +112,8 @@ class GroupWork:
         *states: Any,
     ) -> Float[Tensor, "B S F"]:
         """``boundary_features`` with the actor's signals; ``states`` are its arguments behind the segments."""
-        assert self._rows is not None and self._segments is not None
-        rollouts = dataclasses.replace(self._rows.rollouts, log_probs=log_probs, entropies=entropies)
+        assert self.rows is not None and self._segments is not None
+        rollouts = dataclasses.replace(self.rows.rollouts, log_probs=log_probs, entropies=entropies)
         return boundary_features(rollouts, self._segments, *states)
 
 

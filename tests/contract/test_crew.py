@@ -133,3 +133,18 @@ def test_a_segmenter_of_the_users_own_runs_in_actors_and_says_what_is_wrong(clus
     broken = make_crew({**options, "credit_workers": 2})
     with pytest.raises(ValueError, match="a text that it does not take"):
         broken.plan(rows)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_estimators_of_users_find_texts(cluster: None, tmp_path: Path, workers: int) -> None:
+    """Those of rredcot read none, so with actors the driver reads none for them."""
+    path = tmp_path / "own.py"
+    path.write_text("class Own:\n    proposes = 'nothing'\n")
+    rows = bare_rows()
+    own = make_crew({"value_estimator": {"path": str(path), "name": "Own"}, "credit_workers": workers})
+    own.plan(rows)
+    texts = own.with_texts(rows).rollouts.texts
+    assert texts == rows.read(TABLE).rollouts.texts
+    shipped = make_crew({"segmenter": "newline", "credit_workers": workers})
+    shipped.plan(rows)
+    assert (shipped.with_texts(rows).rollouts.texts is None) == (workers > 0)

@@ -39,6 +39,7 @@ from rredcot_plugin.shards import (
     unparcel,
 )
 from rredcot_plugin.types import Rollouts, Segments
+from rredcot_plugin.values.base import leaves
 from rredcot_plugin.values.features import boundary_features
 from rredcot_plugin.values.proposals import lowest_of_others
 
@@ -110,6 +111,18 @@ class Crew:
         by_level = zip(*(levels for levels, _ in found), strict=True)
         levels = [merge_segments(level, self._indices) for level in by_level]
         return levels, merge_plans(plans, self._indices, levels[-1])
+
+    def with_texts(self, rows: StepRows) -> StepRows:
+        """The rows that were planned last with their texts, where the driver has read them or something in it does:
+        the estimators of rredcot do not, those of users may."""
+        if not self.processes and self._here.rows is not None:
+            return self._here.rows
+        estimators = leaves(self.config.build_value_estimator())
+        return (
+            rows
+            if all(type(leaf).__module__.startswith("rredcot_plugin.") for leaf in estimators)
+            else rows.read(self.table)
+        )
 
     def features(
         self,

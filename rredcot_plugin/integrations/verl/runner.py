@@ -132,6 +132,7 @@ class CreditRunner:
             rows = self._read(batch, roles)
             levels, plan = self._crew.plan(rows)
             coarse, segments = levels[0], levels[-1]
+            rows = self._crew.with_texts(rows)
             self.state = StepState(roles, rows, segments, coarse, plan)
         metrics.update(plan_metrics(plan, rows))
         metrics["rredcot/plan/processes/mean"] = float(self._crew.processes)
