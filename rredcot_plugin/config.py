@@ -80,12 +80,11 @@ class RRedCoTConfig:
             check_number("clip", self.clip, 0.0)
         for key in ("max_probe_tokens", "dump_every", "dump_max_mb"):
             check_count(key, getattr(self, key))
-        if isinstance(self.log_every, bool) or not isinstance(self.log_every, int) or self.log_every < 0:
+        if not _is_whole(self.log_every):
             raise ValueError(f"log_every={self.log_every!r}: allowed are whole numbers from 1, and 0 for never")
-        workers = self.credit_workers
-        if workers != "auto" and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 0):
+        if self.credit_workers != "auto" and not _is_whole(self.credit_workers):
             raise ValueError(
-                f"credit_workers={workers!r}: allowed are whole numbers from 0 (none beside the driver), or 'auto'"
+                f"credit_workers={self.credit_workers!r}: allowed are whole numbers from 0 (none beside the driver), or 'auto'"
             )
         for key in ("bridge", "terminator"):
             if not isinstance(getattr(self, key), str):
@@ -170,3 +169,8 @@ def _shaper(entry: str | Mapping[str, Any]) -> Any:
     if not isinstance(entry, Mapping) or set(entry) - {"name", "options"} or "name" not in entry:
         raise ValueError(f"shapers: expected a name or {{name, options}}, got {entry!r}")
     return SHAPERS.get(entry["name"], **entry.get("options", {}))
+
+
+def _is_whole(value: object) -> bool:
+    """Whether this is a whole number from 0; true and false are none."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

@@ -7,8 +7,10 @@ values. The parts of a batch then give what the whole gives, to the last bit.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,17 +22,20 @@ from rredcot_plugin.groups import GroupStats
 from rredcot_plugin.probes.layout import ProbeSpec
 from rredcot_plugin.probing import Place, ProbePlan, place_probes
 from rredcot_plugin.rows import StepRows
-from rredcot_plugin.types import MASKED, Segments
+from rredcot_plugin.types import MASKED, Rollouts, Segments
 from rredcot_plugin.values.features import boundary_features
-from rredcot_plugin.values.proposals import Proposals
+from rredcot_plugin.values.proposals import Proposals, lowest_of_others
 
 if TYPE_CHECKING:
     from jaxtyping import Float
     from numpy.typing import NDArray
     from torch import Tensor
 
-Index = Sequence[int]
+Index = list[int]
 """Which rows of the batch a part holds, in its order."""
+
+Ask = Callable[[str, Sequence[tuple[Any, ...]]], list[Any]]
+"""Name of a method of ``GroupWork``, and its arguments for every part -> its result of every part."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +122,7 @@ class GroupWork:
         return boundary_features(rollouts, self._segments, *states)
 
 
-def split_groups(group_ids: Sequence[Hashable], sizes: Sequence[int], parts: int) -> list[list[int]]:
+def split_groups(group_ids: Sequence[Hashable], sizes: Sequence[int], parts: int) -> list[Index]:
     """Rows in at most ``parts`` parts of about the same size, whole groups each: the largest group goes to the least
     part.
 
@@ -136,10 +141,38 @@ def split_groups(group_ids: Sequence[Hashable], sizes: Sequence[int], parts: int
     return [sorted(rows) for rows in found]
 
 
+def plan_in_parts(rows: StepRows, indices: Sequence[Index], ask: Ask) -> tuple[list[Segments], ProbePlan, Manner]:
+    """Segments of every level, coarse to fine, and the probes of the batch; and how its responses answer."""
+    found = ask("read", [(rows.take(index),) for index in indices])
+    manner: Manner = reduce(add, [seen for _, seen in found])
+    lowest = lowest_of_others(rows.rollouts.outcomes)
+    plans = ask("plan", [(manner, lowest[index]) for index in indices])
+    levels = [merge_segments(level, indices) for level in zip(*(own for own, _ in found), strict=True)]
+    return levels, merge_plans(plans, indices, levels[-1]), manner
+
+
+def features_in_parts(
+    indices: Sequence[Index],
+    ask: Ask,
+    rollouts: Rollouts,
+    segments: Segments,
+    unit_values: Float[Tensor, "B S"],
+    stats: GroupStats,
+    *by_row: Tensor,
+) -> Float[Tensor, "B S F"]:
+    """``boundary_features`` of the batch that was planned last."""
+    parts = []
+    for index in indices:
+        states = max(1, int(segments.num_segments[index].max()))
+        signals = [None if x is None else x[index] for x in (rollouts.log_probs, rollouts.entropies)]
+        others = (x[index] for x in by_row)
+        parts.append((*signals, unit_values[index, :states], take_stats(stats, index), *others))
+    return merge_states(ask("features", parts), indices, unit_values.shape[1])
+
+
 def take_stats(stats: GroupStats, index: Index) -> GroupStats:
     """The statistics of some rows; ``index`` keeps the numbers that groups have in the batch."""
-    at = list(index)
-    return GroupStats(**{f.name: getattr(stats, f.name)[at] for f in dataclasses.fields(stats)})
+    return GroupStats(**{f.name: getattr(stats, f.name)[index] for f in dataclasses.fields(stats)})
 
 
 def merge_segments(parts: Sequence[Segments], indices: Sequence[Index]) -> Segments:
@@ -148,8 +181,8 @@ def merge_segments(parts: Sequence[Segments], indices: Sequence[Index]) -> Segme
     ids = torch.full((rows, width), MASKED, dtype=torch.int64)
     counts = torch.zeros(rows, dtype=torch.int64)
     for part, index in zip(parts, indices, strict=True):
-        ids[list(index), : part.segment_ids.shape[1]] = part.segment_ids
-        counts[list(index)] = part.num_segments
+        ids[index, : part.segment_ids.shape[1]] = part.segment_ids
+        counts[index] = part.num_segments
     return Segments(ids, counts)
 
 
@@ -158,7 +191,7 @@ def merge_states(parts: Sequence[Tensor], indices: Sequence[Index], width: int) 
     rows = sum(map(len, indices))
     merged = parts[0].new_zeros(rows, width, *parts[0].shape[2:])
     for part, index in zip(parts, indices, strict=True):
-        merged[list(index), : part.shape[1]] = part
+        merged[index, : part.shape[1]] = part
     return merged
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from functools import reduce
-from operator import add
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,17 +20,14 @@ from rredcot_plugin.registry import SEGMENTERS
 from rredcot_plugin.rows import StepRows
 from rredcot_plugin.shards import (
     GroupWork,
-    merge_plans,
-    merge_segments,
-    merge_states,
+    features_in_parts,
     parcel,
+    plan_in_parts,
     split_groups,
-    take_stats,
     unparcel,
 )
 from rredcot_plugin.types import Segments
 from rredcot_plugin.values.features import boundary_features
-from rredcot_plugin.values.proposals import lowest_of_others
 
 TOKENIZER = build_tokenizer()
 TABLE = TokenBytes.from_tokenizer(TOKENIZER)
@@ -86,22 +82,13 @@ def in_parts(rows: StepRows, config: rr.RRedCoTConfig, parts: int) -> tuple[list
     """Levels, probes and the function that makes features, with every object sent as if between processes."""
     indices = split_groups(rows.rollouts.group_ids, rows.lengths, parts)
     workers = [sent(work(config)) for _ in indices]
-    read = [sent(worker.read(sent(rows.take(index)))) for worker, index in zip(workers, indices, strict=True)]
-    manner, lowest = reduce(add, [seen for _, seen in read]), lowest_of_others(rows.rollouts.outcomes)
-    plans = [sent(worker.plan(manner, lowest[index])) for worker, index in zip(workers, indices, strict=True)]
-    levels = [merge_segments(level, indices) for level in zip(*(levels for levels, _ in read), strict=True)]
 
-    def features(rollouts: rr.Rollouts, segments: Segments, unit: torch.Tensor, stats: Any, *by_row: Any) -> Any:
-        found = []
-        for worker, index in zip(workers, indices, strict=True):
-            states = max(1, int(segments.num_segments[index].max()))
-            signals = [None if x is None else x[index] for x in (rollouts.log_probs, rollouts.entropies)]
-            others = [x[index] for x in by_row]
-            given = sent((*signals, unit[index, :states], take_stats(stats, index), *others))
-            found.append(sent(worker.features(*given)))
-        return merge_states(found, indices, unit.shape[1])
+    def ask(method: str, arguments: Any) -> list[Any]:
+        calls = zip(workers, arguments, strict=True)
+        return [sent(getattr(worker, method)(*sent(given))) for worker, given in calls]
 
-    return levels, merge_plans(plans, indices, levels[-1]), features
+    levels, plan, _ = plan_in_parts(rows, indices, ask)
+    return levels, plan, partial(features_in_parts, indices, ask)
 
 
 CONFIGS: list[dict[str, Any]] = [

@@ -13,8 +13,6 @@ import importlib
 import logging
 import os
 from collections.abc import Sequence
-from functools import reduce
-from operator import add
 from typing import Any
 
 import ray
@@ -25,17 +23,15 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rredcot_plugin.alignment import TokenBytes
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.encoding import Manner, ProbeEncoder
-from rredcot_plugin.groups import GroupStats
 from rredcot_plugin.probing import ProbePlan
 from rredcot_plugin.rows import StepRows
 from rredcot_plugin.shards import (
     GroupWork,
-    merge_plans,
-    merge_segments,
-    merge_states,
+    Index,
+    features_in_parts,
     parcel,
+    plan_in_parts,
     split_groups,
-    take_stats,
     unparcel,
 )
 from rredcot_plugin.types import Rollouts, Segments
@@ -81,7 +77,7 @@ class Crew:
         self.config, self.table, self.encoder = config, table, encoder
         self._here = GroupWork(config, table, encoder)
         self._members: list[Any] = []
-        self._indices: list[list[int]] = []
+        self._indices: list[Index] = []
         self._lost = False
 
     @property
@@ -100,17 +96,12 @@ class Crew:
             return self._plan(rows)
 
     def _plan(self, rows: StepRows) -> tuple[list[Segments], ProbePlan]:
-        lowest = lowest_of_others(rows.rollouts.outcomes)
         if not self.processes:
             levels, manner = self._here.read(rows)
-            return levels, self._here.plan(manner, lowest)
-        found = self._all("read", [(rows.take(index),) for index in self._indices])
-        manner = reduce(add, [seen for _, seen in found])
-        self.encoder.learn(manner)  # also that of the driver, in case it has to go on alone
-        plans = self._all("plan", [(manner, lowest[index]) for index in self._indices])
-        by_level = zip(*(levels for levels, _ in found), strict=True)
-        levels = [merge_segments(level, self._indices) for level in by_level]
-        return levels, merge_plans(plans, self._indices, levels[-1])
+            return levels, self._here.plan(manner, lowest_of_others(rows.rollouts.outcomes))
+        levels, plan, manner = plan_in_parts(rows, self._indices, self._ask)
+        self.encoder.learn(manner)  # in case the driver has to go on alone
+        return levels, plan
 
     def with_texts(self, rows: StepRows) -> StepRows:
         """The rows that were planned last with their texts, where the driver has read them or something in it does:
@@ -118,36 +109,19 @@ class Crew:
         if not self.processes and self._here.rows is not None:
             return self._here.rows
         estimators = leaves(self.config.build_value_estimator())
-        return (
-            rows
-            if all(type(leaf).__module__.startswith("rredcot_plugin.") for leaf in estimators)
-            else rows.read(self.table)
-        )
+        shipped = all(type(leaf).__module__.startswith("rredcot_plugin.") for leaf in estimators)
+        return rows if shipped else rows.read(self.table)
 
-    def features(
-        self,
-        rollouts: Rollouts,
-        segments: Segments,
-        unit_values: torch.Tensor,
-        stats: GroupStats,
-        *by_row: torch.Tensor,
-    ) -> torch.Tensor:
-        """``boundary_features`` of the batch that was planned last."""
-        if not self.processes:
-            return boundary_features(rollouts, segments, unit_values, stats, *by_row)
-        parts = []
-        for at in self._indices:
-            states = max(1, int(segments.num_segments[at].max()))
-            signals = [None if x is None else x[at] for x in (rollouts.log_probs, rollouts.entropies)]
-            parts.append((*signals, unit_values[at, :states], take_stats(stats, at), *(x[at] for x in by_row)))
-        try:
-            found = self._all("features", parts)
-        except RayActorError as error:
-            self._lose(error)
-            return boundary_features(rollouts, segments, unit_values, stats, *by_row)
-        return merge_states(found, self._indices, unit_values.shape[1])
+    def features(self, rollouts: Rollouts, *states: Any) -> torch.Tensor:
+        """``boundary_features`` of the batch that was planned last, with its arguments."""
+        if self.processes:
+            try:
+                return features_in_parts(self._indices, self._ask, rollouts, *states)
+            except RayActorError as error:
+                self._lose(error)
+        return boundary_features(rollouts, *states)
 
-    def _all(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+    def _ask(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """The method's result of every part, each from an actor."""
         while len(self._members) < len(arguments):
             self._members.append(self._start())
