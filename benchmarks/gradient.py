@@ -44,7 +44,7 @@ QUICK = Sizes(
     prompts=2, steps=6, reference=2, windows=1, candidates=10, pilot=16, pool=4, sketch=1024, resamples=20
 )
 QUICK_TRAINING = CleanTraining(steps=120)
-SHIPPED, BASELINE = "default_lam_1", "grpo"
+SHIPPED, BASELINE = "default", "grpo"
 MEASURES = ("snr_vs_grpo", "cosine", "bias", "spread_vs_grpo")
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from rredcot_plugin.registry import SEGMENTERS, SHAPERS, VALUE_ESTIMATORS, check_count, check_number, nearest
 from rredcot_plugin.types import Rollouts, Segments
-from rredcot_plugin.values.base import scores_read
+from rredcot_plugin.values.base import calibrates, scores_read
 from rredcot_plugin.values.calibration import OutcomeCalibrator
 
 PROPOSALS = ("group", "ground_truth", "group_or_ground_truth", "reference")
 CALIBRATIONS = ("none", "group_shift", "outcome")
-BASELINES = ("value", "least_variance")
+BASELINES = ("auto", "value", "least_variance")
 PROBE_BACKENDS = ("auto", "cached", "packed", "batched")
 MODES = ("segment_gae", "weighted")
 SCALES = ("group_std", "none", "batch_std", "whiten")
@@ -40,7 +40,7 @@ class RRedCoTConfig:
     length_normalize: bool = False
     clip: float | None = None
     calibrate: str = "outcome"
-    baseline: str = "value"
+    baseline: str = "auto"
     bridge: str = "auto"
     terminator: str = "auto"
     max_probe_tokens: int = 32
@@ -150,6 +150,19 @@ class RRedCoTConfig:
 
     def build_value_estimator(self) -> Any:
         return VALUE_ESTIMATORS.get(self.value_estimator, **self.value_kwargs)
+
+    def shifts_baseline(self, rollouts: Rollouts) -> bool:
+        """Whether returns are measured from baselines of least variance instead of V̂.
+
+        ``auto`` does where that is measured to help and cannot harm: λ = 1, where Â is the return and any baseline of the
+        prefix leaves its expectation alone, with a calibrated estimator (docs/evidence_gradient.md).
+        """
+        if self.baseline != "auto":
+            return self.baseline == "least_variance"
+        plain = self.mode == "segment_gae" and self.lam == 1.0 and self.lam_coarse in (None, 1.0)
+        fitted = self.calibrate == "outcome" and calibrates(self.build_value_estimator())
+        compared = self.leave_one_out and not self.match_grpo
+        return plain and fitted and compared and rollouts.log_probs is not None
 
     @property
     def has_critic(self) -> bool:

@@ -217,7 +217,7 @@ def _estimate(
     values = torch.where(found.known[:, None] & torch.isfinite(found.values), found.values, prior[:, None])
     raw, baselines = values, None
     notes = {"rredcot/fallback/group_mean/mean": metric.share(~found.known)}
-    calibrated, shifted = config.calibrate != "none" and calibrates(estimator), config.baseline == "least_variance"
+    calibrated, shifted = config.calibrate != "none" and calibrates(estimator), config.shifts_baseline(rollouts)
     if calibrated or shifted:
         calibrator = calibrator if calibrator is not None else config.build_calibrator()
         importance = surprise(rollouts, segments) if shifted else torch.ones_like(values)

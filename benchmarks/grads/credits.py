@@ -46,7 +46,7 @@ def step_of(setup: Setup, number: int) -> tuple[Step, list[int]]:
 class Credits:
     """``weights[method][p]`` (N, D_p): what each pair counts in the gradient of prompt p's group of every step.
 
-    ``values`` holds, a row each: step, number of the state, V̂ of the default, V by Monte Carlo, V̂ from siblings, R;
+    ``values`` holds, a row each: step, number of the state, calibrated V̂, V by Monte Carlo, V̂ from siblings, R;
     states behind the prompt only.
     """
 
@@ -89,7 +89,7 @@ def compared(step: Step, values: dict[str, torch.Tensor], numbers: dict[Any, int
     state = [numbers.setdefault(key, len(numbers)) for key in places(step)]
     rows, k = at.nonzero().T
     columns = [
-        np.full(len(state), n), np.array(state), values["default"][at].numpy(), truth,
+        np.full(len(state), n), np.array(state), values["value"][at].numpy(), truth,
         values["siblings"][at].numpy(), step.outcomes[rows].numpy(),
     ]  # fmt: skip
     found: np.ndarray = np.stack(columns, axis=1)[(k > 0).numpy()]

@@ -21,11 +21,13 @@ def methods(step: Step, values: dict[str, torch.Tensor]) -> dict[str, torch.Tens
         "grpo_no_std": verl_grpo(step, deviation=False),
         "leave_one_out": flat(step, step.outcomes - step.stats.others_mean),
         "prompt_mean": flat(step, step.outcomes - step.prompt_mean),
-        "weighted": credit_of(step, values["default"], mode="weighted"),
+        "weighted": credit_of(step, values["value"], mode="weighted"),
+        "default": credit_of(step, values["default"]),
+        "default_unscaled": credit_of(step, values["default"], scale="none"),
     }
     for lam in LAMBDAS:
-        found[f"default_lam_{lam:g}"] = credit_of(step, values["default"], lam=lam)
-        found[f"calibrated_lam_{lam:g}"] = credit_of(step, values["default"], lam=lam, scale="none")
+        found[f"value_lam_{lam:g}"] = credit_of(step, values["value"], lam=lam)
+        found[f"calibrated_lam_{lam:g}"] = credit_of(step, values["value"], lam=lam, scale="none")
     for name in ("monte_carlo_4", "monte_carlo_32", "true", "siblings"):
         for lam in (0.0, 0.9, 1.0):
             found[f"{name}_lam_{lam:g}"] = credit_of(step, values[name], lam=lam, scale="none")

@@ -18,10 +18,10 @@ from rredcot_plugin.values.calibration import OutcomeCalibrator
 
 FITTED: dict[str, dict[str, Any]] = {
     "default": {},
-    "confidence": {"value_estimator": "confidence"},
-    "norm_weighted": {"baseline": "least_variance"},
+    "value": {"baseline": "value"},
+    "confidence": {"value_estimator": "confidence", "baseline": "value"},
 }
-"""Values that are fitted across groups: name → options."""
+"""What is fitted across groups, values or the default's baselines: name → options."""
 
 
 @dataclass(frozen=True)

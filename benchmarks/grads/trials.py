@@ -18,11 +18,11 @@ PIECE_TOKENS = 8
 
 def trials(step: Step, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """(B, S) of every idea that the package does not have, or has behind another key."""
-    return _scaled(step, values["default"]) | _other_baselines(step, values) | _norm_weighted(step, values)
+    return _scaled(step, values["value"]) | _other_baselines(step, values) | _norm_weighted(step, values)
 
 
 def _scaled(step: Step, fitted: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The default's values under other scales, loss aggregations and meanings of λ."""
+    """Calibrated values under other scales, loss aggregations and meanings of λ."""
     tokens, count = step.segments.lengths.float(), step.segments.num_segments
     lengths = tokens.sum(1, keepdim=True)
     links = (count - 1).clamp(min=1)[:, None].expand_as(tokens)
@@ -31,8 +31,8 @@ def _scaled(step: Step, fitted: torch.Tensor) -> dict[str, torch.Tensor]:
         "whiten_lam_1": credit_of(step, fitted, scale="whiten"),
         "match_grpo_lam_0": credit_of(step, fitted, match_grpo=True, lam=0.0),
         "match_grpo_lam_0.9": credit_of(step, fitted, match_grpo=True, lam=0.9),
-        "token_mean_default": credit_of(step, fitted) / lengths.mean(),
-        "trace_mean_default": credit_of(step, fitted) / lengths,
+        "token_mean_value": credit_of(step, fitted) / lengths.mean(),
+        "trace_mean_value": credit_of(step, fitted) / lengths,
         "trace_mean_grpo": verl_grpo(step, deviation=True) / lengths,
         "clipped_lam_1": credit_of(step, fitted, scale="none").clamp(-0.5, 0.5),
         "lam_0.9_per_token": _by_token(step, fitted, 0.9 ** (tokens / PIECE_TOKENS)),
@@ -42,7 +42,7 @@ def _scaled(step: Step, fitted: torch.Tensor) -> dict[str, torch.Tensor]:
 
 def _other_baselines(step: Step, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """What else may stand at the prompt, or everywhere."""
-    fitted, stats = values["default"], step.stats
+    fitted, stats = values["value"], step.stats
     others = stats.count - 1
     running = (stats.others_mean * others + step.past_sum) / (others + step.past_count)
     elsewhere = (step.outcomes.sum() - stats.mean * stats.count) / (len(step.outcomes) - stats.count)
@@ -65,13 +65,11 @@ def _norm_weighted(step: Step, values: dict[str, torch.Tensor]) -> dict[str, tor
     stats, valid = step.stats, torch.isfinite(step.outcomes)
     weight = torch.where(step.segments.exists, surprise(step.rows.rollouts, step.segments), 0.0)
     whole = weighted_others_mean(step.outcomes, weight.sum(1), stats, valid)
-    fitted = values["norm_weighted"]
+    fitted = values["default"]
     return {
         "norm_weighted_mean": flat(step, step.outcomes - whole),
-        "norm_weighted_lam_1": credit_of(step, fitted, scale="none"),
         "norm_weighted_lam_0.9": credit_of(step, fitted, scale="none", lam=0.9),
-        "norm_weighted_group_std_lam_1": credit_of(step, fitted),
-        "norm_weighted_batch_std_lam_1": credit_of(step, fitted, scale="batch_std"),
+        "norm_weighted_batch_std": credit_of(step, fitted, scale="batch_std"),
     }
 
 

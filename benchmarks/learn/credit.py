@@ -53,8 +53,9 @@ class Crediter:
             return StepCredit(sharpening(batch, segments))
         credit, continued, probed = self._assigned(batch, segments, step)
         if self.system.kind == SHUFFLED:
+            assert credit.baselines is not None
             values = foreign_values(
-                credit.values, segments, batch.rows.rollouts.group_ids, seed_of(self.seed, "shuffle", step)
+                credit.baselines, segments, batch.rows.rollouts.group_ids, seed_of(self.seed, "shuffle", step)
             )
             credit = assign_credit(batch.rows.rollouts, self.config, segments=segments, values=values)
         return StepCredit(credit.advantages, continued, probed)

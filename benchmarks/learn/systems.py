@@ -14,7 +14,7 @@ from rredcot_plugin.values.base import calibrates
 from rredcot_plugin.values.features import NAMES
 
 GRPO, CREDIT, NO_REWARD, SHUFFLED = KINDS = ("grpo", "credit", "no_reward", "shuffled")
-"""verl's own advantages; ``assign_credit``; segment log-probs instead of rewards; values of other groups' traces."""
+"""verl's own advantages; ``assign_credit``; segment log-probs instead of rewards; baselines of other groups' traces."""
 
 SEGMENTER = "newline"
 
@@ -36,6 +36,7 @@ class System:
         """What a result of this system depends on; the features too, where the fit reads them."""
         known: dict[str, Any] = {"kind": self.kind, "options": dict(self.options)}
         if self.kind in (CREDIT, SHUFFLED):
+            known["options"].setdefault("baseline", self.config.baseline)  # what the default is has changed once
             fitted = self.config.calibrate != "none" and calibrates(self.config.build_value_estimator())
             known["features"] = list(NAMES) if fitted else []
         return known
@@ -52,12 +53,12 @@ DEFAULT_SYSTEMS = (
     System("rredcot_paper", options={"calibrate": "none", **PAPER}),
     System("rredcot"),
     System("rredcot_lam95", options={"lam": 0.95}),
-    System("least_variance", options={"baseline": "least_variance"}),
+    System("value_baseline", options={"baseline": "value"}),
     System("control_no_reward", NO_REWARD),
     System("control_shuffled_values", SHUFFLED),
 )
 MORE_SYSTEMS = (
-    System("least_variance_unscaled", options={"baseline": "least_variance", "scale": "none"}),
+    System("rredcot_unscaled", options={"scale": "none"}),
     System("rredcot_raw", options={"calibrate": "none", "lam": 0.0}),
     System("mc_grpo_weighted", options={"value_estimator": "monte_carlo", **PAPER}),
     System("mc_grpo_lam1", options={"value_estimator": "monte_carlo"}),

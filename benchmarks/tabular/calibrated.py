@@ -24,9 +24,12 @@ VARIANTS = {
     "calibrated_lam_1": {"scale": "none"},
     "calibrated_lam_0.9": {"scale": "none", "lam": 0.9},
     "calibrated_lam_0": {"scale": "none", "lam": 0.0},
+    "value_lam_1": {},
     "default": {},
+    "default_unscaled": {"scale": "none"},
 }
-"""Options on top of the defaults; ``default`` is as shipped: λ = 1, divided by the group's deviation."""
+"""Options on top of the defaults; ``default`` is as shipped: λ = 1, measured from baselines of least variance, divided
+by the group's deviation. All others are measured from the fitted values."""
 
 WARM_UP = 5
 """Batches before the first that counts: the calibrator's window is then full."""
@@ -77,7 +80,8 @@ def batch_advantages(
         elif name == "sampled_leave_one_out":
             found[name] = rr.assign_credit(rollouts, changed, segments=segments).advantages
         elif name != "default":
-            given = rr.assign_credit(rollouts, changed, segments=segments, values=fitted.values)
+            measured_from = fitted.baselines if name.startswith("default") else fitted.values
+            given = rr.assign_credit(rollouts, changed, segments=segments, values=measured_from)
             found[name] = given.advantages
     return found
 

@@ -3,8 +3,11 @@
 At λ = 1 a state's baseline b adds (R − b)·∇ log π(segment) to the gradient. Its variance is least not at
 b = E[R] but at b = E[R·‖∇ log π‖²] / E[‖∇ log π‖²]: where what the actor finds improbable mostly fails, that lies below V.
 Any function of the state and of other rollouts leaves the expectation alone (Weaver and Tao, "The optimal reward
-baseline for gradient-based reinforcement learning", 2001), so at λ < 1 too it takes V̂'s place as what Â is measured from. ‖∇ log π‖² is stood in for by Σ_t (1 − π(o_t))² over the segment
-behind the state, the squared length of the softmax's own gradient at the chosen tokens, up to a factor of 2 at most.
+baseline for gradient-based reinforcement learning", 2001), so at λ < 1 too it takes V̂'s place as what Â is measured
+from. ‖∇ log π‖² is stood in for by Σ_t (1 − π(o_t))² over the segment behind the state, the squared length of the
+softmax's own gradient at the chosen tokens, up to a factor of 2 at most.
+
+``baseline: auto``, the default, takes it where λ = 1 and the estimator calibrates.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ def test_a_length_that_is_not_there_is_no_number() -> None:
 
 
 def test_credit_is_that_of_the_package_and_lam_1_is_unbiased(found: dict[str, Moments], setup: Setup) -> None:
-    for name in ("leave_one_out", "calibrated_lam_1", "norm_weighted_mean", "norm_weighted_lam_1", "true_lam_1"):
+    for name in ("leave_one_out", "calibrated_lam_1", "norm_weighted_mean", "default_unscaled", "true_lam_1"):
         own = found[name]
         error = (own.trace / TINY.steps / own.reference) ** 0.5  # of the mean, relative to the gradient
         assert own.bias < 2 * error + 0.1, name

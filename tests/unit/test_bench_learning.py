@@ -45,11 +45,15 @@ def system(name: str) -> System:
     return choose([name], [])[0]
 
 
-def test_least_variance_trains_and_differs_from_the_default(actor: Actor, batch: Any) -> None:
-    found = {name: Crediter(system(name), actor, 0)(batch, 1).advantages for name in ("rredcot", "least_variance")}
-    assert torch.isfinite(found["least_variance"]).all()
-    assert not torch.allclose(found["least_variance"], found["rredcot"], atol=1e-3)
-    assert (found["least_variance"][~batch.rows.rollouts.response_mask] == 0).all()
+def test_measured_from_values_it_differs_from_the_default(actor: Actor, batch: Any) -> None:
+    found = {name: Crediter(system(name), actor, 0)(batch, 1).advantages for name in ("rredcot", "value_baseline")}
+    assert torch.isfinite(found["value_baseline"]).all()
+    assert not torch.allclose(found["value_baseline"], found["rredcot"], atol=1e-3)
+    assert (found["value_baseline"][~batch.rows.rollouts.response_mask] == 0).all()
+
+
+def test_a_result_says_which_baseline_the_default_was() -> None:
+    assert system("rredcot").identity["options"] == {"baseline": "auto"}
 
 
 def run_of(name: str, sizes: Sizes = SMALL, rate: float = 2e-4, seed: int = 0) -> Run:
@@ -123,7 +127,7 @@ def test_every_system_gives_other_credit_and_counts_its_tokens(actor: Actor, bat
     for name, own in found.items():
         assert torch.isfinite(own.advantages).all() and float(own.advantages[~mask].abs().max()) == 0.0
         assert (own.continuation_tokens > 0) == (name == "mc_grpo"), name
-        asks = name in ("rredcot", "rredcot_paper", "rredcot_lam95", "least_variance", "control_shuffled_values")
+        asks = name in ("rredcot", "rredcot_paper", "rredcot_lam95", "value_baseline", "control_shuffled_values")
         assert (own.probe_tokens > 0) == asks, name
     assert VALUE_ESTIMATORS.names() == before
 

@@ -167,8 +167,41 @@ def test_what_cannot_be_measured_from_a_baseline_is_refused(options: dict[str, o
         rr.RRedCoTConfig(baseline="least_variance", **options)
 
 
+def test_the_default_takes_them_at_lambda_one(rollouts: rr.Rollouts) -> None:
+    plain = {key: value for key, value in OPTIONS.items() if key != "baseline"}
+    found = rr.assign_credit(rollouts, rr.RRedCoTConfig(**plain))
+    assert torch.equal(found.advantages, rr.assign_credit(rollouts, CONFIG).advantages)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"lam": 0.95},
+        {"lam_coarse": 0.9, "segmenter": "nested", "segmenter_kwargs": {}},
+        {"mode": "weighted"},
+        {"leave_one_out": False},
+        {"calibrate": "none"},
+        {"calibrate": "group_shift"},
+        {"match_grpo": True},
+        {"value_estimator": "reward_model"},
+        {"baseline": "value"},
+    ],
+)
+def test_elsewhere_the_default_stays_with_values(rollouts: rr.Rollouts, options: dict[str, object]) -> None:
+    plain = {"segmenter": "fixed", "segmenter_kwargs": {"tokens": 3}}
+    assert not rr.RRedCoTConfig(**plain | options).shifts_baseline(rollouts)
+
+
+def test_without_log_probs_and_with_given_values_the_default_stays_with_values(rollouts: rr.Rollouts) -> None:
+    config = rr.RRedCoTConfig(segmenter="fixed", segmenter_kwargs={"tokens": 3})
+    blind = rr.assign_credit(replace(rollouts, log_probs=None), config)
+    assert blind.baselines is not None and torch.equal(blind.baselines, blind.values)
+    given = rr.assign_credit(rollouts, config, values=torch.rand(48, 3))
+    assert given.baselines is not None and torch.equal(given.baselines, given.values)
+
+
 def test_an_unknown_baseline_is_named() -> None:
-    with pytest.raises(ValueError, match=r"baseline='values'.*'value'"):
+    with pytest.raises(ValueError, match=r"baseline='values'.*'value'.*auto, value, least_variance"):
         rr.RRedCoTConfig(baseline="values")
 
 

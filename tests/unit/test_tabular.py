@@ -324,7 +324,7 @@ def bias_of_calibrated(
     policy = small_policy((2, 2, 2), seed)
     groups = AllGroups(policy)
     beside = torch.tensor(others or [int(policy.rewards.argmin()), int(policy.rewards.argmax()), 1, 2, 5, 6])
-    config = rr.RRedCoTConfig(**PLAIN | {"calibrate": "outcome"} | options)
+    config = rr.RRedCoTConfig(**PLAIN | {"calibrate": "outcome", "baseline": "value"} | options)
     advantages = []
     for members in groups.members:
         rows = torch.cat([torch.tensor(members), beside])
