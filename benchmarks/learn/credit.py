@@ -9,8 +9,10 @@ import numpy as np
 import torch
 from lab.grpo import grpo_advantages
 from lab.rollouts import Actor, LabBatch
+from transformers import Qwen3ForSequenceClassification
 
 from learn.batch import sample, seed_of
+from learn.reward_model import scores_before
 from learn.systems import GRPO, NO_REWARD, SHUFFLED, System
 from rredcot_plugin.advantages import EPSILON
 from rredcot_plugin.demo.reasoner import MAX_RESPONSE_TOKENS
@@ -34,10 +36,15 @@ class StepCredit:
 class Crediter:
     """Gives credit step by step; keeps the fit of past steps as the verl integration does."""
 
-    def __init__(self, system: System, actor: Actor, seed: int) -> None:
-        self.system, self.actor, self.seed = system, actor, seed
+    def __init__(
+        self, system: System, actor: Actor, seed: int, reward_model: Qwen3ForSequenceClassification | None = None
+    ) -> None:
+        """Raises ValueError for a system that reads a reward model, without one."""
+        self.system, self.actor, self.seed, self.reward_model = system, actor, seed, reward_model
         if system.kind == GRPO:
             return
+        if system.needs_reward_model and reward_model is None:
+            raise ValueError(f"{system.name}: value_estimator=reward_model needs a reward model, got None")
         self.config = config = system.config
         self.segmenter = config.build_segmenter()
         self.estimator = config.build_value_estimator()
@@ -75,13 +82,16 @@ class Crediter:
         return credit, continued, sum(len(ids) for row in plan.specs for _, ids, _ in row)
 
     def _token_scores(self, batch: LabBatch, segments: Segments, step: int) -> tuple[dict[str, torch.Tensor], int]:
-        """What ``attention``, ``gradient`` and ``monte_carlo`` read, and the tokens generated for it."""
+        """What ``attention``, ``gradient``, ``reward_model`` and ``monte_carlo`` read, and the tokens generated for it."""
         found, continued = {}, 0
         for name in sorted(scores_read(self.estimator)):
             if name == "monte_carlo":
                 found[name], continued = self._continued(batch, segments, step)
             elif name in ("attention", "gradient"):
                 found[name] = self._attributed(name, batch, segments)
+            elif name == "reward_model" and self.reward_model is not None:
+                prompts, width = map(len, batch.rows.prompts), batch.rows.rollouts.token_ids.shape[1]
+                found[name] = scores_before(self.reward_model, batch.tokens, list(prompts), width)
             else:
                 raise ValueError(f"{self.system.name}: this trainer has no scores {name!r}")
         return found, continued

@@ -79,7 +79,7 @@ class Run:
             "rate": self.rate,
             "seed": self.seed,
             "sizes": sizes,
-            "model": _model_digest(FAMILIES[self.family].model, self.sizes.clean_steps),
+            "model": model_digest(FAMILIES[self.family].model, self.sizes.clean_steps),
         }
 
     @property
@@ -93,7 +93,7 @@ class Run:
 
 
 @cache
-def _model_digest(model: str, clean_steps: int) -> str:
+def model_digest(model: str, clean_steps: int) -> str:
     if model == DEMO:
         content = (CHECKPOINT / "model.safetensors").read_bytes()
     else:

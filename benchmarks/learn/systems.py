@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import yaml
 
 from rredcot_plugin.config import RRedCoTConfig
-from rredcot_plugin.values.base import calibrates
+from rredcot_plugin.values.base import calibrates, scores_read
 from rredcot_plugin.values.features import NAMES
 
 GRPO, CREDIT, NO_REWARD, SHUFFLED = KINDS = ("grpo", "credit", "no_reward", "shuffled")
 """verl's own advantages; ``assign_credit``; segment log-probs instead of rewards; baselines of other groups' traces."""
 
 SEGMENTER = "newline"
+
+
+@dataclass(frozen=True)
+class Judging:
+    """What RED's reward model learns from: ``questions`` answered ``group`` times by the first policy, each answer
+    read ``epochs`` times; squared error to the reward."""
+
+    questions: int = 1024
+    group: int = 4
+    epochs: int = 3
+    batch: int = 32
+    rate: float = 5e-4
 
 
 @dataclass(frozen=True)
@@ -39,11 +51,22 @@ class System:
             known["options"].setdefault("baseline", self.config.baseline)  # what the default is has changed once
             fitted = self.config.calibrate != "none" and calibrates(self.config.build_value_estimator())
             known["features"] = list(NAMES) if fitted else []
+        if self.needs_reward_model:
+            known["judging"] = asdict(Judging())
         return known
+
+    @property
+    def needs_reward_model(self) -> bool:
+        asks = self.kind in (CREDIT, SHUFFLED)
+        return asks and "reward_model" in scores_read(self.config.build_value_estimator())
 
 
 PAPER = {"mode": "weighted", "proposals": "group"}
 """How the paper turns δ into advantages, by our reading (docs/assumptions.md)."""
+
+RED = {"value_estimator": "reward_model", "segmenter": "fixed", "segmenter_kwargs": {"tokens": 1, "max_segments": 1_000_000,
+                                                                                    "answer_markers": []}}  # fmt: skip
+"""As ``algorithm.adv_estimator=red`` has it: a segment a token."""
 
 DEFAULT_SYSTEMS = (
     System("grpo", GRPO),
@@ -51,6 +74,7 @@ DEFAULT_SYSTEMS = (
     System("attention", options={"value_estimator": "attention", **PAPER}),
     System("gradient", options={"value_estimator": "gradient", **PAPER}),
     System("rredcot_paper", options={"calibrate": "none", **PAPER}),
+    System("red", options=RED),
     System("rredcot"),
     System("rredcot_lam95", options={"lam": 0.95}),
     System("value_baseline", options={"baseline": "value"}),
@@ -59,6 +83,7 @@ DEFAULT_SYSTEMS = (
 )
 MORE_SYSTEMS = (
     System("rredcot_unscaled", options={"scale": "none"}),
+    System("red_lam0", options={**RED, "lam": 0.0}),
     System("rredcot_raw", options={"calibrate": "none", "lam": 0.0}),
     System("mc_grpo_weighted", options={"value_estimator": "monte_carlo", **PAPER}),
     System("mc_grpo_lam1", options={"value_estimator": "monte_carlo"}),

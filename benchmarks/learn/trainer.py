@@ -20,7 +20,9 @@ from lab.tasks import FAMILIES
 
 from learn.batch import judge, response_log_probs, rollouts, seed_of
 from learn.credit import Crediter
-from learn.runs import PHASES, TRAIN_SEEDS, Record, Run
+from learn.reward_model import load_reward_model
+from learn.runs import PHASES, TRAIN_SEEDS, Record, Run, model_digest
+from learn.systems import Judging
 from learn.verl_parts import Updater, actor_config
 from rredcot_plugin.demo.reasoner import build_tokenizer
 
@@ -35,10 +37,14 @@ class LeanTrainer:
     def __init__(self, run: Run, models: Path) -> None:
         sizes, family = run.sizes, FAMILIES[run.family]
         torch.manual_seed(seed_of(run.seed, "torch", 0))
-        model = load_models(Store(models), CleanTraining(steps=sizes.clean_steps), {family.model})[family.model]
+        store = Store(models)
+        model = load_models(store, CleanTraining(steps=sizes.clean_steps), {family.model})[family.model]
         self.run = run
         self.actor = Actor(family, model, build_tokenizer())
-        self.crediter = Crediter(run.system, self.actor, run.seed)
+        judge_of = model_digest(family.model, sizes.clean_steps)
+        asks = run.system.needs_reward_model
+        self.reward_model = load_reward_model(self.actor, store, judge_of, Judging()) if asks else None
+        self.crediter = Crediter(run.system, self.actor, run.seed, self.reward_model)
         self.updater = Updater(model, actor_config(run.rate, sizes.prompts, sizes.group, sizes.warmup))
         self.train = family.problems("train", sizes.prompts * sizes.steps, TRAIN_SEEDS + run.seed)
         self.held_out = family.problems("val", sizes.eval_questions, EVAL_SEED)
@@ -58,7 +64,10 @@ class LeanTrainer:
             if last or step % sizes.eval_every == 0:
                 evals.append(self._evaluate(step, sizes.final_samples if last else sizes.eval_samples))
             tell(step)
-        return {"steps": _columns(steps), "evals": _columns(evals)}
+        record: Record = {"steps": _columns(steps), "evals": _columns(evals)}
+        if self.reward_model is not None:
+            record["reward_model_auc"] = float(self.reward_model.held_out_auc)
+        return record
 
     def step(self, number: int) -> Row:
         """One step of training, ``number`` from 1."""

@@ -24,14 +24,16 @@ from learn.batch import response_log_probs, rollouts, sample
 from learn.credit import Crediter, foreign_values, sharpening
 from learn.curves import arrival, collect, reach, smoothed, spent
 from learn.execute import execute, known_records
+from learn.reward_model import every_score, load_reward_model, scores_before, with_score_head
 from learn.runs import DONE, FAILED, Run, Sizes, load, merge, save, with_texts
 from learn.schedule import Plan
 from learn.statistics import improvement, interval, iqm, paired_difference
 from learn.summary import summarize, verdicts
-from learn.systems import DEFAULT_SYSTEMS, System, choose, parse_system
+from learn.systems import DEFAULT_SYSTEMS, Judging, System, choose, parse_system
 from learn.tables import draw, fill_page, make_tables, objections
 from learn.trainer import LeanTrainer
 from learn.verl_parts import Updater, actor_config
+from transformers import Qwen3ForSequenceClassification
 
 from rredcot_plugin.demo.reasoner import build_tokenizer
 from rredcot_plugin.registry import VALUE_ESTIMATORS
@@ -73,6 +75,55 @@ def batch(actor: Actor) -> Any:
     questions = actor.family.problems("train", 4, 3)
     rows = rollouts(actor, questions, 4, 0)
     return with_signals(actor, rows, [q for q in questions for _ in range(4)])
+
+
+@pytest.fixture(scope="module")
+def reward_model(actor: Actor, tmp_path_factory: pytest.TempPathFactory) -> Qwen3ForSequenceClassification:
+    store = Store(tmp_path_factory.mktemp("reward_model"))
+    judging = Judging(questions=6, group=2, epochs=2, batch=4)
+    made = load_reward_model(actor, store, "the demo's", judging)
+    again = load_reward_model(actor, store, "the demo's", judging)
+    assert all(torch.equal(a, b) for a, b in zip(made.parameters(), again.parameters(), strict=True))
+    return made
+
+
+@torch.no_grad()
+def test_a_reward_model_is_read_at_the_prefix_before_each_token(
+    batch: Any, reward_model: Qwen3ForSequenceClassification
+) -> None:
+    prompts, lengths = [len(p) for p in batch.rows.prompts], batch.rows.lengths
+    found = scores_before(reward_model, batch.tokens, prompts, batch.rows.rollouts.token_ids.shape[1])
+    for row, t in ((0, 0), (3, 7), (5, int(lengths[5]) - 1)):
+        prefix = torch.tensor([batch.tokens[row][: prompts[row] + t]])
+        expected = reward_model(input_ids=prefix).logits[0, 0]  # transformers' own reading of the last token
+        assert float(found[row, t]) == pytest.approx(float(expected), abs=1e-5)
+    assert torch.equal(torch.isnan(found), ~batch.rows.rollouts.response_mask)
+
+
+@torch.no_grad()
+def test_a_reward_model_learns_what_its_rollouts_earned(
+    actor: Actor, batch: Any, reward_model: Qwen3ForSequenceClassification
+) -> None:
+    def loss(network: Qwen3ForSequenceClassification) -> float:
+        last = torch.stack([own[-1] for own in every_score(network, batch.tokens)])
+        return float((last - batch.rows.rollouts.outcomes).square().mean())
+
+    assert loss(reward_model) < loss(with_score_head(actor.model))
+
+
+def test_red_measures_a_token_from_the_score_of_what_stands_before_it(
+    actor: Actor, batch: Any, reward_model: Qwen3ForSequenceClassification
+) -> None:
+    with pytest.raises(ValueError, match="red: value_estimator=reward_model needs a reward model"):
+        Crediter(system("red"), actor, 0)
+    plain = System("red_unscaled", options={**system("red").options, "scale": "none"})
+    found = Crediter(plain, actor, 0, reward_model)(batch, 1).advantages
+    data = batch.rows.rollouts
+    scores = scores_before(
+        reward_model, batch.tokens, [len(p) for p in batch.rows.prompts], data.token_ids.shape[1]
+    )
+    expected = torch.where(data.response_mask, data.outcomes[:, None] - scores, 0.0)
+    assert torch.allclose(found[:, 1:], expected[:, 1:], atol=1e-5)  # the first token has the mean of its group
 
 
 def test_fast_sampling_draws_what_plain_sampling_draws(actor: Actor) -> None:
@@ -119,9 +170,11 @@ def test_the_actor_has_verls_defaults() -> None:
         assert (list(ours.optim[key]) if key == "betas" else ours.optim[key]) == optim[key], key
 
 
-def test_every_system_gives_other_credit_and_counts_its_tokens(actor: Actor, batch: Any) -> None:
+def test_every_system_gives_other_credit_and_counts_its_tokens(
+    actor: Actor, batch: Any, reward_model: Qwen3ForSequenceClassification
+) -> None:
     before = VALUE_ESTIMATORS.names()
-    found = {s.name: Crediter(s, actor, 0)(batch, 1) for s in DEFAULT_SYSTEMS}
+    found = {s.name: Crediter(s, actor, 0, reward_model)(batch, 1) for s in DEFAULT_SYSTEMS}
     assert len({x.advantages.numpy().tobytes() for x in found.values()}) == len(found)
     mask = batch.rows.rollouts.response_mask
     for name, own in found.items():
