@@ -13,15 +13,17 @@ from transformers import Qwen3ForSequenceClassification
 
 from learn.batch import sample, seed_of
 from learn.reward_model import scores_before
-from learn.systems import GRPO, NO_REWARD, SHUFFLED, System
+from learn.systems import GRPO, NO_REWARD, SHUFFLED, WHOLE, System
 from rredcot_plugin.advantages import EPSILON
 from rredcot_plugin.demo.reasoner import MAX_RESPONSE_TOKENS
 from rredcot_plugin.encoding import ProbeEncoder
+from rredcot_plugin.groups import group_stats
 from rredcot_plugin.pipeline import assign_credit
 from rredcot_plugin.probing import answer_starts, plan_probes
 from rredcot_plugin.redistribution import spread_to_tokens, sum_per_segment
-from rredcot_plugin.types import Credit, Segments
+from rredcot_plugin.types import Credit, Rollouts, Segments
 from rredcot_plugin.values.base import scores_read
+from rredcot_plugin.values.least_variance import surprise, weighted_others_mean
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,10 @@ class Crediter:
         segments: Segments = self.segmenter(batch.rows.rollouts)
         if self.system.kind == NO_REWARD:
             return StepCredit(sharpening(batch, segments))
+        if self.system.kind == WHOLE:
+            values = whole_baseline(batch.rows.rollouts, segments)
+            given = assign_credit(batch.rows.rollouts, self.config, segments=segments, values=values)
+            return StepCredit(given.advantages)
         credit, continued, probed = self._assigned(batch, segments, step)
         if self.system.kind == SHUFFLED:
             assert credit.baselines is not None
@@ -127,6 +133,15 @@ class Crediter:
         prompt = len(batch.rows.prompts[row])
         text = self.actor.text(batch.tokens[row][prompt : prompt + start] + tokens)
         return self.actor.family.reward(batch.questions[row], text)
+
+
+def whole_baseline(rollouts: Rollouts, segments: Segments) -> torch.Tensor:
+    """The default's baseline of the prompt, weighed by whole traces, at every state (B, S): no states, no probes."""
+    outcomes = rollouts.outcomes
+    valid = torch.isfinite(outcomes)
+    weight = torch.where(segments.exists, surprise(rollouts, segments), 0.0).sum(1)
+    stats = group_stats(outcomes, rollouts.group_ids, valid)
+    return torch.where(segments.exists, weighted_others_mean(outcomes, weight, stats, valid)[:, None], 0.0)
 
 
 def sharpening(batch: LabBatch, segments: Segments) -> torch.Tensor:

@@ -13,8 +13,9 @@ from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.values.base import calibrates, scores_read
 from rredcot_plugin.values.features import NAMES
 
-GRPO, CREDIT, NO_REWARD, SHUFFLED = KINDS = ("grpo", "credit", "no_reward", "shuffled")
-"""verl's own advantages; ``assign_credit``; segment log-probs instead of rewards; baselines of other groups' traces."""
+GRPO, CREDIT, NO_REWARD, SHUFFLED, WHOLE = KINDS = ("grpo", "credit", "no_reward", "shuffled", "whole")
+"""verl's own advantages; ``assign_credit``; segment log-probs instead of rewards; baselines of other groups' traces;
+one baseline of least variance a trace."""
 
 SEGMENTER = "newline"
 
@@ -78,6 +79,7 @@ DEFAULT_SYSTEMS = (
     System("rredcot"),
     System("rredcot_lam95", options={"lam": 0.95}),
     System("value_baseline", options={"baseline": "value"}),
+    System("trace_baseline", WHOLE),
     System("control_no_reward", NO_REWARD),
     System("control_shuffled_values", SHUFFLED),
 )

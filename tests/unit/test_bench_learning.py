@@ -21,7 +21,7 @@ from lab.store import Store
 from lab.tasks import FAMILIES
 from learn import credit as crediting
 from learn.batch import response_log_probs, rollouts, sample
-from learn.credit import Crediter, foreign_values, sharpening
+from learn.credit import Crediter, foreign_values, sharpening, whole_baseline
 from learn.curves import arrival, collect, reach, smoothed, spent
 from learn.execute import execute, known_records
 from learn.reward_model import every_score, load_reward_model, scores_before, with_score_head
@@ -205,6 +205,18 @@ def test_monte_carlo_values_are_mean_rewards_of_continuations(
     seen = table[torch.isfinite(table)]
     assert tokens > 0 and len(seen) == int((segments.num_segments - 1).clamp(min=0).sum())
     assert set(seen.tolist()) == {0.25}
+
+
+def test_one_baseline_a_trace_leaves_out_the_own_reward(actor: Actor, batch: Any) -> None:
+    segments = Crediter(system("trace_baseline"), actor, 0).segmenter(batch.rows.rollouts)
+    data = batch.rows.rollouts
+    found = whole_baseline(data, segments)
+    rewards = data.rewards.clone()
+    rewards[5] = 1 - rewards[5]
+    changed = whole_baseline(replace(data, rewards=rewards), segments)
+    assert torch.equal(found[5], changed[5]) and not torch.allclose(found[4], changed[4], atol=1e-4)
+    first = found[:, :1].expand_as(found)
+    assert torch.equal(torch.where(segments.exists, first, 0.0), found)
 
 
 def test_controls_know_nothing_of_right_and_wrong(actor: Actor, batch: Any) -> None:
