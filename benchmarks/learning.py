@@ -9,7 +9,8 @@ A run is one system, learning rate and seed on one family, by a lean trainer aro
 compares its rewards with those of real verl runs. Each system is tuned on the same rates and seeds, then measured on
 other seeds. Every run is a file of --cache, whole or not there: an interrupted plan goes on, several processes may
 share a folder, and --merge takes over the files of other machines. A corrupted file is named and its run repeated;
-a failed run stays as failed, is named in every report, and no mean includes it.
+a failed run stays as failed, is named in every report, and no mean includes it. The runs of the result file are taken over
+first, and stay in it where a plan does not ask for them: a fresh checkout goes on where the last one was.
 
     steps_to_grpo_final  steps of the default to GRPO's final accuracy / GRPO's own (target: at most 0.70)
     time_vs_mc_grpo      seconds of the default to MC-GRPO's final accuracy / MC-GRPO's own (target: at most 0.40)
@@ -29,7 +30,7 @@ import torch
 from lab.tasks import FAMILIES
 from learn.curves import Curves, collect
 from learn.execute import execute, known_records, perform
-from learn.runs import DONE, FAILED, Record, Run, Sizes, load, merge, with_texts
+from learn.runs import DONE, FAILED, Record, Run, Sizes, load, merge, rows_of, with_texts
 from learn.schedule import Plan
 from learn.summary import Summary, summarize, verdicts, without_unknown
 from learn.systems import DEFAULT_SYSTEMS, MORE_SYSTEMS, choose, parse_system
@@ -157,8 +158,18 @@ def gather(plan: Plan, records: dict[Run, Record]) -> dict[str, dict[str, Curves
     return found
 
 
-def report(plan: Plan, records: dict[Run, Record], output: Path, page: Path | None) -> None:
-    """Tables, verdicts, objections, the record and the picture."""
+def published(output: Path) -> list[Record]:
+    """Rows of the report that is there: what it has need not be run again. A broken one is named and counts for nothing."""
+    try:
+        return rows_of(output) if output.exists() else []
+    except ValueError as error:
+        print(f"{error}; its runs are run again unless the cache has them")
+        return []
+
+
+def report(plan: Plan, records: dict[Run, Record], output: Path, page: Path | None, earlier: list[Record]) -> None:
+    """Tables, verdicts, objections, the record and the picture. Runs of an ``earlier`` report that this plan does not
+    ask for stay in the record, beside its own."""
     found, tuned = gather(plan, records), plan.tuned(records)
     for (family, name), choice in tuned.items():
         scores = ", ".join(f"{rate:g}: {score:.3f}" for rate, score in choice.scores.items())
@@ -188,7 +199,8 @@ def report(plan: Plan, records: dict[Run, Record], output: Path, page: Path | No
     }
     headlines = [name for name in summary if "/" not in name]
     entries = without_unknown(summary)
-    raw = [with_texts(row) for row in rows]
+    own = {row["file"] for row in rows}
+    raw = [with_texts(row) for row in rows] + [row for row in earlier if row["file"] not in own]
     shown = [name for name in headlines if name in entries]
     write_record(output, settings, entries, raw, seeds=plan.seeds, shown=shown)
     draw(output.with_suffix(".png"), found)
@@ -240,11 +252,14 @@ def main() -> None:
     if args.against_verl:
         against_verl(args, plan, folder, output.with_stem(f"{output.stem}_verl"))
         return
+    earlier = [] if args.quick else published(output)
+    if earlier:
+        merge(folder, [output])
     if args.report:
         records = known_records(plan, folder)
     else:
         records = execute(plan, folder, args.models, args.jobs, clock(args.budget), args.retry_failed)
-    report(plan, records, output, args.page)
+    report(plan, records, output, args.page, earlier)
     if args.quick:
         print("--quick: tiny runs, none of these numbers says anything")
 

@@ -143,14 +143,23 @@ def _runs_of(other: Path) -> Iterator[tuple[str, bytes | None]]:
     if other.is_dir():
         yield from ((path.name, read_checked(path, AGAIN)) for path in sorted(other.glob("*.json")))
         return
+    for row in rows_of(other):
+        yield row.pop("file"), json.dumps(with_numbers(row)).encode()
+
+
+def rows_of(result: Path) -> list[Record]:
+    """The runs of a result file, each with the name of its own file.
+
+    Raises:
+        ValueError: no such file, or no result of this benchmark.
+    """
     try:
-        rows = json.loads(other.read_bytes())["raw"]
-        runs = [(Path(row.pop("file")).name, json.dumps(with_numbers(row)).encode()) for row in rows]
+        rows = json.loads(result.read_bytes())["raw"]
+        return [{**row, "file": Path(row["file"]).name, "identity": dict(row["identity"])} for row in rows]
     except FileNotFoundError:
-        raise ValueError(f"--merge {other}: no such folder or file") from None
-    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"--merge {other}: not a result of this benchmark ({error!r})") from error
-    yield from runs
+        raise ValueError(f"{result}: no such folder or file") from None
+    except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{result}: not a result of this benchmark ({error!r})") from error
 
 
 def with_texts(record: Record) -> Record:

@@ -325,6 +325,26 @@ def test_a_result_file_gives_its_runs_back(plan: Plan, folder: Path, tmp_path: P
             merge(tmp_path / "there", [result])
 
 
+def test_a_report_keeps_the_runs_of_an_earlier_one(
+    plan: Plan, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records, output = known_records(plan, folder), tmp_path / "learning.json"
+    assert learning.published(output) == []
+    learning.report(plan, records, output, None, [])
+    earlier = learning.published(output)
+    assert len(earlier) == plan.size
+    half = replace(plan, systems=plan.systems[:1])
+    learning.report(half, known_records(half, folder), output, None, earlier)
+    again = learning.published(output)
+    assert {row["file"] for row in again} == {row["file"] for row in earlier}
+    assert merge(tmp_path / "fresh", [output]) == plan.size
+    assert len(known_records(plan, tmp_path / "fresh")) == plan.size
+    output.write_text("{")
+    capsys.readouterr()
+    assert learning.published(output) == []
+    assert "learning.json: not a result of this benchmark" in capsys.readouterr().out
+
+
 def test_other_settings_are_other_files() -> None:
     run = run_of("rredcot")
     others = [
