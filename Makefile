@@ -35,9 +35,8 @@ $(VENV_VLLM)/.installed: pyproject.toml constraints/vllm.txt tools/vllm_shim/pyp
 	$(VENV_VLLM)/bin/python -m pip install $(PIP_FLAGS) --no-deps ./tools/vllm_shim
 	@touch $@
 
-# A Chromium for the test of the report's page: the system's, else playwright's own.
 browser: env
-	@command -v chromium chromium-browser google-chrome >/dev/null || $(BIN)/python -m playwright install chromium
+	tools/browser.sh $(BIN)/python
 
 demo: env
 	$(BIN)/rredcot demo

@@ -7,7 +7,7 @@ Traces read like mathematical reasoning, in groups of 8; default options; log-pr
 integration does in the driver: segments and probes planned, their vectors packed, credit computed, all between two reads from
 TransferQueue, which are left out. Seconds are CPU seconds of all threads of the driver's process, those that Ray spends there
 on sending included; `workers=0` and `workers=2` alternate, with as many proposals as there are and with one, whose
-difference is what a probe costs. The calibration window is full; its fit sees no more than a fixed number of states. What
+difference is what a probe costs. The calibration window is full; a fit of values and one of baselines see no more than a fixed number of states. What
 the actors themselves take is theirs: they are cores that would idle.
 """
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import itertools
 import logging
 import time
@@ -41,6 +42,9 @@ OUTPUT = Path(__file__).parent / "results" / "driver.json"
 WORKERS = (0, 2)
 PROPOSALS = (8, 1)
 PHASES = ("plan", "pack", "credit", "fit")
+FITS = ("baselines", "calibrate")
+"""What the calibrator fits in a step of the default: baselines of least variance, and values."""
+
 PRACTICE = 5
 """Steps that are not counted: actors start, caches and the window of four steps fill up."""
 
@@ -55,13 +59,13 @@ class Step:
         self.rows = rows
         self.crew = Crew(self.config, table, encoder)
         self.calibrator = self.config.build_calibrator()
-        fit = self.calibrator.calibrate
-        self.calibrator.calibrate = lambda *states: self._clocked("fit", lambda: fit(*states))  # type: ignore[method-assign]
         self.seconds: dict[str, float] = {}
+        for name in FITS:
+            setattr(self.calibrator, name, functools.partial(self._fit, name, getattr(self.calibrator, name)))
         self.probes = 0
 
     def __call__(self) -> dict[str, float]:
-        """CPU seconds by phase; the fit is none of credit's."""
+        """CPU seconds by phase; the fits are none of credit's."""
         levels, plan = self._clocked("plan", lambda: self.crew.plan(self.rows))
         self._clocked("pack", lambda: [wire.pack(specs) for specs in plan.specs])
         generator = torch.Generator().manual_seed(0)
@@ -74,7 +78,11 @@ class Step:
             probed=plan.probed(answers, length_normalize=False), features=self.crew.features,
         ))  # fmt: skip
         self.probes = sum(map(len, plan.specs))
-        return {**self.seconds, "credit": self.seconds["credit"] - self.seconds["fit"]}
+        fits = sum(self.seconds.pop(name) for name in FITS)
+        return {**self.seconds, "credit": self.seconds["credit"] - fits, "fit": fits}
+
+    def _fit(self, name: str, fit: Callable[..., Any], *states: Any) -> Any:
+        return self._clocked(name, lambda: fit(*states))
 
     def _clocked(self, name: str, run: Callable[[], Any]) -> Any:
         begin = time.process_time()
@@ -130,7 +138,7 @@ def main() -> None:
 def summarize(
     found: dict[tuple[int, int], list[dict[str, float]]], tokens: int, probes: dict[tuple[int, int], int]
 ) -> Summary:
-    """Microseconds a response token (without probes) and a probe, seconds of the fit, by number of workers."""
+    """Microseconds a response token (without probes) and a probe, seconds of both fits, by number of workers."""
     many, one = PROPOSALS
     summary: Summary = {}
     for workers in WORKERS:

@@ -24,7 +24,7 @@ VARIANTS = {
     "calibrated_lam_1": {"scale": "none"},
     "calibrated_lam_0.9": {"scale": "none", "lam": 0.9},
     "calibrated_lam_0": {"scale": "none", "lam": 0.0},
-    "value_lam_1": {},
+    "value_baseline": {},
     "default": {},
     "default_unscaled": {"scale": "none"},
 }

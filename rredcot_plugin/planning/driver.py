@@ -3,7 +3,7 @@
 Seconds come from benchmarks on CPU cores of an AMD EPYC. They are linear in tokens and in probes, above what a step
 takes however small it is:
 
-    credit    1,024 rollouts × 8,192 tokens in 5.04 s, segmentation included          assign_credit.json
+    credit    1,024 rollouts × 8,192 tokens in 4.09 s, segmentation included          assign_credit.json
     text      of each token, for segmenters and probes                                plan_check.json
     probes    placing, and their vectors for TransferQueue                            plan_check.json
     a step    credit 0.14 s, planning 0.10 s, of 64 rollouts of 40 tokens in verl     step_share.json
@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from rredcot_plugin.planning.setup import Setup
 from rredcot_plugin.planning.transfers import DRIVER, Transfer
 
-CREDIT_A_TOKEN = 5.04 / (1024 * 8192)
-CREDIT_A_STEP = 0.14
-PLAN_A_STEP = 0.10
+CREDIT_A_TOKEN = 4.09 / (1024 * 8192)
+CREDIT_A_STEP = 0.15
+PLAN_A_STEP = 0.105
 ALIGN_A_TOKEN = 1.8e-7
 PLAN_A_PROBE = 4e-6
 PLAN_A_PROBE_AND_TOKEN = 5e-10
@@ -30,10 +30,10 @@ PACK_A_PROBE = 1.6e-6
 SHARED_FROM = 1 << 20
 """Response tokens of a step over which ``credit_workers: auto`` shares it (integrations/verl/crew.py)."""
 
-SHARED_A_TOKEN = 7.1e-8
+SHARED_A_TOKEN = 1.0e-7
 SHARED_A_PROBE = 3.0e-6
-FIT_A_STEP = 0.85
-"""The calibration fit sees a sample of a big step, and stays with the driver."""
+FIT_A_STEP = 1.6
+"""The two fits of the default, of values and of baselines, see a sample of a big step and stay with the driver."""
 
 ROW_BYTES = 41
 """A response token: tensors 21, text and offsets 20 (assign_credit.json)."""
