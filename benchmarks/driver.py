@@ -7,8 +7,8 @@ Traces read like mathematical reasoning, in groups of 8; default options; log-pr
 integration does in the driver: segments and probes planned, their vectors packed, credit computed, all between two reads from
 TransferQueue, which are left out. Seconds are CPU seconds of all threads of the driver's process, those that Ray spends there
 on sending included; `workers=0` and `workers=2` alternate, with as many proposals as there are and with one, whose
-difference is what a probe costs. The calibration window is full; a fit of values and one of baselines see no more than a fixed number of states. What
-the actors themselves take is theirs: they are cores that would idle.
+difference is what a probe costs. The calibration window is full; a fit of values and one of baselines see no more than a fixed
+number of states. What the actors themselves take is theirs: they are cores that would idle.
 """
 
 from __future__ import annotations
@@ -61,11 +61,12 @@ class Step:
         self.calibrator = self.config.build_calibrator()
         self.seconds: dict[str, float] = {}
         for name in FITS:
-            setattr(self.calibrator, name, functools.partial(self._fit, name, getattr(self.calibrator, name)))
+            setattr(self.calibrator, name, functools.partial(self._clocked, "fit", getattr(self.calibrator, name)))
         self.probes = 0
 
     def __call__(self) -> dict[str, float]:
         """CPU seconds by phase; the fits are none of credit's."""
+        self.seconds = dict.fromkeys(PHASES, 0.0)
         levels, plan = self._clocked("plan", lambda: self.crew.plan(self.rows))
         self._clocked("pack", lambda: [wire.pack(specs) for specs in plan.specs])
         generator = torch.Generator().manual_seed(0)
@@ -78,16 +79,12 @@ class Step:
             probed=plan.probed(answers, length_normalize=False), features=self.crew.features,
         ))  # fmt: skip
         self.probes = sum(map(len, plan.specs))
-        fits = sum(self.seconds.pop(name) for name in FITS)
-        return {**self.seconds, "credit": self.seconds["credit"] - fits, "fit": fits}
+        return {**self.seconds, "credit": self.seconds["credit"] - self.seconds["fit"]}
 
-    def _fit(self, name: str, fit: Callable[..., Any], *states: Any) -> Any:
-        return self._clocked(name, lambda: fit(*states))
-
-    def _clocked(self, name: str, run: Callable[[], Any]) -> Any:
+    def _clocked(self, phase: str, run: Callable[..., Any], *args: Any) -> Any:
         begin = time.process_time()
-        result = run()
-        self.seconds[name] = time.process_time() - begin
+        result = run(*args)
+        self.seconds[phase] += time.process_time() - begin
         return result
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
+from lab.baseline import whole_baseline
 
 from grads.methods import credit_of, flat, verl_grpo
 from grads.step import Step
 from rredcot_plugin.redistribution import redistribute
-from rredcot_plugin.values.least_variance import surprise, weighted_others_mean
 
 PSEUDO_ROLLOUTS = 4.0
 """How many rollouts the batch's mean counts for in the shrunken baselines."""
@@ -62,12 +62,9 @@ def _other_baselines(step: Step, values: dict[str, torch.Tensor]) -> dict[str, t
 
 def _norm_weighted(step: Step, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Baselines for the least variance instead of the best prediction."""
-    stats, valid = step.stats, torch.isfinite(step.outcomes)
-    weight = torch.where(step.segments.exists, surprise(step.rows.rollouts, step.segments), 0.0)
-    whole = weighted_others_mean(step.outcomes, weight.sum(1), stats, valid)
-    fitted = values["default"]
+    fitted, whole = values["default"], whole_baseline(step.rows.rollouts, step.segments)
     return {
-        "norm_weighted_mean": flat(step, step.outcomes - whole),
+        "norm_weighted_mean": credit_of(step, whole, scale="none"),
         "norm_weighted_lam_0.9": credit_of(step, fitted, scale="none", lam=0.9),
         "norm_weighted_batch_std": credit_of(step, fitted, scale="batch_std"),
     }

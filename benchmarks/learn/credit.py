@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from lab.baseline import whole_baseline
 from lab.grpo import grpo_advantages
 from lab.rollouts import Actor, LabBatch
 from transformers import Qwen3ForSequenceClassification
@@ -17,13 +18,11 @@ from learn.systems import GRPO, NO_REWARD, SHUFFLED, WHOLE, System
 from rredcot_plugin.advantages import EPSILON
 from rredcot_plugin.demo.reasoner import MAX_RESPONSE_TOKENS
 from rredcot_plugin.encoding import ProbeEncoder
-from rredcot_plugin.groups import group_stats
 from rredcot_plugin.pipeline import assign_credit
 from rredcot_plugin.probing import answer_starts, plan_probes
 from rredcot_plugin.redistribution import spread_to_tokens, sum_per_segment
-from rredcot_plugin.types import Credit, Rollouts, Segments
+from rredcot_plugin.types import Credit, Segments
 from rredcot_plugin.values.base import scores_read
-from rredcot_plugin.values.least_variance import surprise, weighted_others_mean
 
 
 @dataclass(frozen=True)
@@ -133,15 +132,6 @@ class Crediter:
         prompt = len(batch.rows.prompts[row])
         text = self.actor.text(batch.tokens[row][prompt : prompt + start] + tokens)
         return self.actor.family.reward(batch.questions[row], text)
-
-
-def whole_baseline(rollouts: Rollouts, segments: Segments) -> torch.Tensor:
-    """The default's baseline of the prompt, weighed by whole traces, at every state (B, S): no states, no probes."""
-    outcomes = rollouts.outcomes
-    valid = torch.isfinite(outcomes)
-    weight = torch.where(segments.exists, surprise(rollouts, segments), 0.0).sum(1)
-    stats = group_stats(outcomes, rollouts.group_ids, valid)
-    return torch.where(segments.exists, weighted_others_mean(outcomes, weight, stats, valid)[:, None], 0.0)
 
 
 def sharpening(batch: LabBatch, segments: Segments) -> torch.Tensor:

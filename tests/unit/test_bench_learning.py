@@ -15,13 +15,14 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import learning
+from lab.baseline import whole_baseline
 from lab.models import load_models
 from lab.rollouts import Actor, with_signals
 from lab.store import Store
 from lab.tasks import FAMILIES
 from learn import credit as crediting
 from learn.batch import response_log_probs, rollouts, sample
-from learn.credit import Crediter, foreign_values, sharpening, whole_baseline
+from learn.credit import Crediter, foreign_values, sharpening
 from learn.curves import arrival, collect, reach, smoothed, spent
 from learn.execute import execute, known_records
 from learn.reward_model import every_score, load_reward_model, scores_before, with_score_head
@@ -35,6 +36,7 @@ from learn.trainer import LeanTrainer
 from learn.verl_parts import Updater, actor_config
 from transformers import Qwen3ForSequenceClassification
 
+from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.demo.reasoner import build_tokenizer
 from rredcot_plugin.registry import VALUE_ESTIMATORS
 
@@ -114,6 +116,9 @@ def test_a_reward_model_learns_what_its_rollouts_earned(
 def test_red_measures_a_token_from_the_score_of_what_stands_before_it(
     actor: Actor, batch: Any, reward_model: Qwen3ForSequenceClassification
 ) -> None:
+    from rredcot_plugin.integrations.verl.settings import DEFAULTS
+
+    assert system("red").config == replace(RRedCoTConfig(), **DEFAULTS["red"])  # algorithm.adv_estimator=red
     with pytest.raises(ValueError, match="red: value_estimator=reward_model needs a reward model"):
         Crediter(system("red"), actor, 0)
     plain = System("red_unscaled", options={**system("red").options, "scale": "none"})
@@ -319,7 +324,8 @@ def test_a_result_file_gives_its_runs_back(plan: Plan, folder: Path, tmp_path: P
     for run, record in known.items():
         assert again[run]["evals"]["accuracy"] == pytest.approx(record["evals"]["accuracy"], rel=1e-3)
         assert again[run]["status"] == record["status"]
-    for content in ("{}", "[1]", "{", '{"raw": [1]}'):
+    damaged = '{"raw": [{"file": "a.json", "steps": {"accuracy": [1]}}]}'
+    for content in ("{}", "[1]", "{", '{"raw": [1]}', damaged, damaged.replace("[1]", '"x"')):
         result.write_text(content)
         with pytest.raises(ValueError, match=r"learning\.json: not a result of this benchmark"):
             merge(tmp_path / "there", [result])
