@@ -20,10 +20,10 @@ def demo_inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
 
 HOSTILE_REWARD = '''
 def compute_score(data_source, solution_str, ground_truth, extra_info=None, **kwargs):
-    """What a careless user writes: NaN for an empty answer, infinity, a share of digits."""
-    if len(solution_str) % 5 == 0:
+    """What a careless user writes: NaN for one answer in two, infinity for others, a share of digits for the rest."""
+    if len(solution_str) % 2 == 0:
         return float("nan")
-    if len(solution_str) % 7 == 0:
+    if len(solution_str) % 3 == 0:
         return float("inf")
     return sum(c.isdigit() for c in solution_str) / max(1, len(solution_str))
 '''

@@ -114,26 +114,32 @@ def rows(page: Page) -> list[str]:
     return page.locator(".group:visible .prompt").all_text_contents()  # inner_text is empty off the screen
 
 
+def expect_first(page: Page, *prompts: str) -> None:
+    """Waits: the page sorts and filters a moment after the control was touched."""
+    for place, prompt in enumerate(prompts):
+        expect(page.locator(".group:visible .prompt").nth(place)).to_have_text(prompt)
+
+
 def test_filters_show_what_they_say(tab: Tab, small: Path) -> None:
     page = tab.open(small)
-    assert page.inner_text(COUNT) == "4 of 4 traces"
+    expect(page.locator(COUNT)).to_have_text("4 of 4 traces")
     page.select_option("[name=outcome]", "wrong")
-    assert page.inner_text(COUNT) == "2 of 4 traces"
+    expect(page.locator(COUNT)).to_have_text("2 of 4 traces")
     assert page.locator(SHOWN).evaluate_all("cards => cards.map((c) => c.dataset.outcome)") == ["wrong", "wrong"]
     page.select_option("[name=step]", "2")
-    assert page.inner_text(COUNT) == "1 of 4 traces"
+    expect(page.locator(COUNT)).to_have_text("1 of 4 traces")
     assert rows(page) == ["subtract"]
     page.click("[name=reset]")
     page.check("[name=mixed]")
-    assert page.inner_text(COUNT) == "2 of 4 traces"
+    expect(page.locator(COUNT)).to_have_text("2 of 4 traces")
     assert rows(page) == ["add apples"]
     page.uncheck("[name=mixed]")
     page.locator("[name=loss]").fill("0.18")
-    assert page.inner_text(COUNT) == "2 of 4 traces"
-    assert page.inner_text("[name=least]") == "0.18"
+    expect(page.locator(COUNT)).to_have_text("2 of 4 traces")
+    expect(page.locator("[name=least]")).to_have_text("0.18")
     page.locator("[name=loss]").fill("0.6")
     page.select_option("[name=outcome]", "right")
-    assert page.inner_text(COUNT) == "0 of 4 traces"
+    expect(page.locator(COUNT)).to_have_text("0 of 4 traces")
     assert page.locator(".empty").is_visible()
 
 
@@ -152,13 +158,13 @@ def test_search_reads_prompts_and_responses_as_text(tab: Tab, small: Path) -> No
 
 def test_order_of_prompts(tab: Tab, small: Path) -> None:
     page = tab.open(small)
-    assert rows(page)[:2] == ["add apples", "subtract"]  # worst loss first
+    expect_first(page, "add apples", "subtract")  # worst loss first
     page.select_option("[name=sort]", "reward")
-    assert rows(page)[:2] == ["subtract", "add apples"]
+    expect_first(page, "subtract", "add apples")
     page.select_option("[name=sort]", "step")
-    assert rows(page)[0] == "add apples"
+    expect_first(page, "add apples")
     page.select_option("[name=sort]", "")
-    assert rows(page)[:2] == ["add apples", "subtract"]
+    expect_first(page, "add apples", "subtract")
 
 
 def test_a_view_is_kept_in_the_address(tab: Tab, small: Path) -> None:
@@ -172,14 +178,14 @@ def test_a_view_is_kept_in_the_address(tab: Tab, small: Path) -> None:
     page.goto("about:blank")
     tab.requests.clear()
     page = tab.open(small, fragment)
-    assert page.inner_text(COUNT) == "1 of 4 traces"
+    expect(page.locator(COUNT)).to_have_text("1 of 4 traces")
     assert page.input_value("[name=q]") == "pears"
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
 def test_hostile_addresses_change_nothing(tab: Tab, small: Path) -> None:
     page = tab.open(small, "#outcome=%3Cscript%3E&step=x&loss=abc&sort=__proto__&theme=%22onload&q=&mixed=7")
-    assert page.inner_text(COUNT) == "4 of 4 traces"
+    expect(page.locator(COUNT)).to_have_text("4 of 4 traces")
     assert page.get_attribute("html", "data-theme") is None
 
 
@@ -266,13 +272,13 @@ def long_lines(prompts: int, per_prompt: int) -> list[dict]:
 
 def test_three_hundred_long_traces_open_and_filter(tab: Tab, tmp_path: Path) -> None:
     page = tab.open(write_page(tmp_path, long_lines(100, 3), max_traces=300, max_bytes=2**30))
-    assert page.inner_text(COUNT) == "300 of 300 traces"
+    expect(page.locator(COUNT)).to_have_text("300 of 300 traces")
     page.fill("[name=q]", "problem 66.")
     expect(page.locator(COUNT)).to_have_text("3 of 300 traces", timeout=60_000)
     assert rows(page) == ["problem 66."]
     page.click("[name=reset]")
     page.select_option("[name=outcome]", "right")
-    assert page.inner_text(COUNT) == "100 of 300 traces"
+    expect(page.locator(COUNT)).to_have_text("100 of 300 traces")
     card = page.locator(SHOWN).first
     summary = card.locator("summary").first
     before = card.locator(".text").first.inner_text()
