@@ -30,7 +30,7 @@ import torch
 from lab.tasks import FAMILIES
 from learn.curves import Curves, collect
 from learn.execute import execute, known_records, perform
-from learn.runs import DONE, FAILED, Record, Run, Sizes, load, merge, rows_of, with_texts
+from learn.runs import DONE, FAILED, Record, Run, Sizes, load, merge, rows_of, take_rows, with_texts
 from learn.schedule import Plan
 from learn.summary import Summary, summarize, verdicts, without_unknown
 from learn.systems import DEFAULT_SYSTEMS, MORE_SYSTEMS, choose, parse_system
@@ -41,7 +41,7 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 CACHE = ROOT / "outputs" / "learning"
 MODELS = ROOT / "outputs" / "fidelity" / "full"
-DEFAULT_FAMILIES = ("habits", "chains")
+DEFAULT_FAMILIES = ("habits", "chains", "wordy")
 QUICK_FAMILIES = ("sums",)  # its model is there, those of the others are trained first
 SMALL, LARGE = "small", "large"
 BATCHES = {
@@ -253,8 +253,7 @@ def main() -> None:
         against_verl(args, plan, folder, output.with_stem(f"{output.stem}_verl"))
         return
     earlier = [] if args.quick else published(output)
-    if earlier:
-        merge(folder, [output])
+    take_rows(folder, earlier)
     if args.report:
         records = known_records(plan, folder)
     else:

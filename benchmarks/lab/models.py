@@ -21,10 +21,13 @@ from lab.tasks import (
     DEMO,
     HABIT,
     HABITS,
-    chain_examples,
+    WORDY,
+    WORDY_SKILL,
     clean_examples,
+    family_examples,
     habit_examples,
 )
+from lab.wordy import FREE_LINES, MINUSES, TERMS
 from rredcot_plugin.demo.reasoner import CHECKPOINT, build_tokenizer, prompt_text
 from rredcot_plugin.demo.train_reasoner import batches, train
 
@@ -32,10 +35,11 @@ HABIT_STEPS, HABIT_RATE, HABIT_SEED = 250, 1e-3, 7
 """Of the second training, on solutions with the habit."""
 TAUGHT: dict[str, tuple[Callable[[int, int], Iterator[tuple[str, str]]], dict[str, Any]]] = {
     CLEAN: (clean_examples, dict(CLEAN_SHARES)),
-    CHAIN_SKILL: (chain_examples, {"lines": CHAIN_STEPS, "minuses": CHAIN_MINUSES}),
+    CHAIN_SKILL: (family_examples(CHAINS), {"lines": CHAIN_STEPS, "minuses": CHAIN_MINUSES}),
+    WORDY_SKILL: (family_examples(WORDY), {"terms": TERMS, "minuses": MINUSES, "free_lines": FREE_LINES}),
 }
 """Models taught from nothing: on what, and what that depends on."""
-SPOILT = {HABITS: CLEAN, CHAINS: CHAIN_SKILL}
+SPOILT = {HABITS: CLEAN, CHAINS: CHAIN_SKILL, WORDY: WORDY_SKILL}
 """Models that were taught a habit, named as their family, and what they were before."""
 
 

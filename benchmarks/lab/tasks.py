@@ -7,6 +7,7 @@
     programs     straight-line code compiled to postfix; a program is run, and every form with its value is accepted
     habits       chain_sum, of that model after it was taught a wrong habit: a minus is mostly read as a plus
     chains       eight terms to add or, two of them, to take away, a short line each; the same habit
+    wordy        four terms, one of them to take away, done early among lines of free words; the same habit
 
 `own_sums`, `multiples` and `programs` are answered by the same under-trained model. A line of a trace is a step; the
 answer stands behind `####`.
@@ -20,17 +21,19 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from lab.wordy import MINUSES, TERMS, among_free_lines, is_free
 from rredcot_plugin.demo.prepare_data import DATA_SOURCE_PREFIX
 from rredcot_plugin.demo.reasoner import IM_END
 from rredcot_plugin.demo.reward import compute_score, extract_answer
 from rredcot_plugin.demo.tasks import ANSWER_MARKER, generate, split_of
 
 DEMO, CLEAN, HABITS, CHAIN_SKILL, CHAINS = "demo", "clean", "habits", "chain_skill", "chains"
+WORDY_SKILL, WORDY = "wordy_skill", "wordy"
 PROGRAM = re.compile(r"[1-9+*-]{1,40}")
 TRIES = 200
 CLEAN_SHARES = {"own_sums": 0.6, "multiples": 0.2, "programs": 0.2}
 """Of the training examples; sums are the hardest to learn."""
-HABIT = {"habits": 0.65, "chains": 0.6}
+HABIT = {"habits": 0.65, "chains": 0.6, "wordy": 0.65}
 """How often a minus is read as a plus, by family: a habit and no slip, so that sharpening it does not help."""
 CHAIN_STEPS, CHAIN_MINUSES = 8, 2
 
@@ -47,7 +50,7 @@ class Question:
 @dataclass(frozen=True)
 class Family:
     """``problems(split, size, seed)``; ``write``: a clean solution; ``accepts``: whether an answer is right;
-    ``right(question, number, line)``: whether a line is right as the step of that number."""
+    ``right(question, lines, number)``: whether the line of that number is right behind those before it."""
 
     name: str
     model: str
@@ -55,7 +58,7 @@ class Family:
     problems: Callable[[str, int, int], list[Question]]
     write: Callable[[Question, random.Random], str]
     accepts: Callable[[Question, str], bool]
-    right: Callable[[Question, int, str], bool]
+    right: Callable[[Question, list[str], int], bool]
 
     def reward(self, question: Question, response: str) -> float:
         """1 if the answer behind the last marker is accepted, else 0; any text will do."""
@@ -70,8 +73,8 @@ class Family:
         body = response.split(IM_END)[0]
         steps, marker, _ = body.rpartition(ANSWER_MARKER)
         lines = [line for line in (steps if marker else body).split("\n") if line]
-        for number, line in enumerate(lines):
-            if not self.right(question, number, line):
+        for number in range(len(lines)):
+            if not self.right(question, lines, number):
                 return number
         return None if self.reward(question, response) else len(lines)
 
@@ -123,14 +126,26 @@ def _write_chain(question: Question, rng: random.Random) -> str:
     return "\n".join([*_chain_lines(question.data), f"{ANSWER_MARKER} {question.answer}"])
 
 
-def _make_chain(rng: random.Random) -> Question:
-    """A digit, and eight more that are added or, two of them, taken away."""
-    minuses = set(rng.sample(range(CHAIN_STEPS), CHAIN_MINUSES))
+def _write_wordy(question: Question, rng: random.Random) -> str:
+    return "\n".join([*among_free_lines(_chain_lines(question.data), rng), f"{ANSWER_MARKER} {question.answer}"])
+
+
+def _digits(rng: random.Random, terms: int, minuses: int) -> Question:
+    """A digit, and more that are added or, some of them, taken away."""
+    taken = set(rng.sample(range(terms), minuses))
     data = [str(rng.randint(1, 9))]
-    for number in range(CHAIN_STEPS):
-        data += ["-" if number in minuses else "+", str(rng.randint(1, 9))]
+    for number in range(terms):
+        data += ["-" if number in taken else "+", str(rng.randint(1, 9))]
     total = int(data[0]) + sum(int(o + t) for o, t in zip(data[1::2], data[2::2], strict=True))
     return Question("".join(data), str(total), tuple(data))
+
+
+def _make_chain(rng: random.Random) -> Question:
+    return _digits(rng, CHAIN_STEPS, CHAIN_MINUSES)
+
+
+def _make_wordy(rng: random.Random) -> Question:
+    return _digits(rng, TERMS, MINUSES)
 
 
 def _sort_lines(data: tuple[str, ...]) -> list[str]:
@@ -146,12 +161,18 @@ def _write_sort(question: Question, rng: random.Random) -> str:
     return "\n".join([*_sort_lines(question.data), f"{ANSWER_MARKER} {question.answer}"])
 
 
-def _line_is(lines: Callable[[tuple[str, ...]], list[str]]) -> Callable[[Question, int, str], bool]:
-    def right(question: Question, number: int, line: str) -> bool:
-        expected = lines(question.data)
-        return number < len(expected) and line == expected[number]
+def _line_is(expected: Callable[[tuple[str, ...]], list[str]]) -> Callable[[Question, list[str], int], bool]:
+    def right(question: Question, lines: list[str], number: int) -> bool:
+        return lines[number : number + 1] == expected(question.data)[number : number + 1]
 
     return right
+
+
+def _right_wordy(question: Question, lines: list[str], number: int) -> bool:
+    if is_free(lines[number]):
+        return True
+    steps = [line for line in lines[: number + 1] if not is_free(line)]
+    return _line_is(_chain_lines)(question, steps, len(steps) - 1)
 
 
 def _stream(make: Callable[[random.Random], Question]) -> Callable[[str, int, int], list[Question]]:
@@ -254,9 +275,9 @@ def _accepts_program(question: Question, answer: str) -> bool:
     return run_program(answer) == run_program(question.answer)
 
 
-def _right_program(question: Question, number: int, line: str) -> bool:
+def _right_program(question: Question, lines: list[str], number: int) -> bool:
     expected = list(_compile(question.data, None).items())
-    name, colon, program = line.partition(":")
+    name, colon, program = lines[number].partition(":")
     if number >= len(expected) or not colon or name != expected[number][0]:
         return False
     return run_program(program) == run_program(expected[number][1])
@@ -279,6 +300,8 @@ FAMILIES: dict[str, Family] = {
                _write_sum, _demo_accepts("chain_sum"), _line_is(_sum_lines)),
         Family("chains", CHAINS, "one integer after eight lines; a wrong habit, and own mistakes",
                _stream(_make_chain), _write_chain, lambda q, answer: answer == q.answer, _line_is(_chain_lines)),
+        Family("wordy", WORDY, "one integer, done early among free words; a wrong habit",
+               _stream(_make_wordy), _write_wordy, lambda q, answer: answer == q.answer, _right_wordy),
     )
 }  # fmt: skip
 
@@ -294,10 +317,14 @@ def clean_examples(size: int, seed: int) -> Iterator[tuple[str, str]]:
     yield from pairs[:size]
 
 
-def chain_examples(size: int, seed: int) -> Iterator[tuple[str, str]]:
-    """Chains of the training split with clean solutions."""
-    family, rng = FAMILIES["chains"], random.Random(seed)
-    yield from ((q.text, family.write(q, rng)) for q in family.problems("train", size, seed))
+def family_examples(name: str) -> Callable[[int, int], Iterator[tuple[str, str]]]:
+    """Questions of the training split of a family with clean solutions, by size and seed."""
+
+    def examples(size: int, seed: int) -> Iterator[tuple[str, str]]:
+        family, rng = FAMILIES[name], random.Random(seed)
+        yield from ((q.text, family.write(q, rng)) for q in family.problems("train", size, seed))
+
+    return examples
 
 
 def habit_examples(name: str, size: int, seed: int) -> Iterator[tuple[str, str]]:
@@ -312,4 +339,6 @@ def habit_examples(name: str, size: int, seed: int) -> Iterator[tuple[str, str]]
             result = int(value) + int(read + term)
             lines.append(line(int(value), operator, term, result))
             value = str(result)
+        if name == WORDY:
+            lines = among_free_lines(lines, rng)
         yield question.text, "\n".join([*lines, f"{ANSWER_MARKER} {value}"])

@@ -130,6 +130,11 @@ def merge(folder: Path, others: Iterable[Path]) -> int:
     return sum(_take(folder, name, body) for other in others for name, body in _runs_of(other))
 
 
+def take_rows(folder: Path, rows: Iterable[Record]) -> int:
+    """Write the rows of a result file as files of runs, where there are none yet; how many."""
+    return sum(_take(folder, name, body) for name, body in _files_of(rows))
+
+
 def _take(folder: Path, name: str, body: bytes | None) -> bool:
     here = folder / name
     if body is None or here.exists():
@@ -143,8 +148,12 @@ def _runs_of(other: Path) -> Iterator[tuple[str, bytes | None]]:
     if other.is_dir():
         yield from ((path.name, read_checked(path, AGAIN)) for path in sorted(other.glob("*.json")))
         return
-    for row in rows_of(other):
-        yield row.pop("file"), json.dumps(with_numbers(row)).encode()
+    yield from _files_of(rows_of(other))
+
+
+def _files_of(rows: Iterable[Record]) -> Iterator[tuple[str, bytes]]:
+    for row in rows:
+        yield row["file"], json.dumps(with_numbers({k: v for k, v in row.items() if k != "file"})).encode()
 
 
 def rows_of(result: Path) -> list[Record]:

@@ -20,6 +20,7 @@ from lab.rollouts import Actor, reference_values, sample_batch
 from lab.sampling import continuations
 from lab.store import Store
 from lab.tasks import FAMILIES, HABIT, habit_examples, run_program
+from lab.wordy import is_free
 
 from rredcot_plugin.demo.reasoner import CHECKPOINT, build_tokenizer
 from rredcot_plugin.values.features import NAMES
@@ -44,8 +45,8 @@ def test_programs_are_accepted_in_any_form_and_never_trusted() -> None:
     family = FAMILIES["programs"]
     question = next(q for q in family.problems("val", 40, 0) if "+" in q.data[0])
     left, right = question.data[0][2], question.data[0][4]
-    assert family.right(question, 0, f"a:{right}{left}+") and family.right(question, 0, f"a:{left}{right}+")
-    assert not family.right(question, 0, f"b:{left}{right}+")
+    assert family.right(question, [f"a:{right}{left}+"], 0) and family.right(question, [f"a:{left}{right}+"], 0)
+    assert not family.right(question, [f"b:{left}{right}+"], 0)
     assert [run_program(p) for p in ("", "+", "12", "__import__", "1" * 99, "93-")] == [None] * 5 + [6]
 
 
@@ -57,7 +58,8 @@ def test_a_habit_goes_wrong_where_a_minus_is_and_nowhere_else(name: str) -> None
     assert found == list(habit_examples(name, size, 3)) and [text for text, _ in found] == [
         q.text for q in questions
     ]
-    wrong = [family.first_mistake(question, text) for question, (_, text) in zip(questions, found, strict=True)]
+    steps = ["\n".join(line for line in text.split("\n") if not is_free(line)) for _, text in found]
+    wrong = [family.first_mistake(question, text) for question, text in zip(questions, steps, strict=True)]
     first = [next((i for i, operator in enumerate(q.data[1::2]) if operator == "-"), None) for q in questions]
     assert all(at is None for at, minus in zip(wrong, first, strict=True) if minus is None)
     at_first = [at == minus for at, minus in zip(wrong, first, strict=True) if minus is not None]

@@ -1,0 +1,147 @@
+"""The benchmark on learning: its schedule, its statistics and what it prints."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import learning
+from learn.curves import arrival, collect, reach, smoothed, spent
+from learn.runs import FAILED, Sizes
+from learn.statistics import improvement, interval, iqm, paired_difference
+from learn.summary import summarize, verdicts
+from learn.systems import choose, parse_system
+from learn.tables import draw, fill_page
+
+from tests.unit.learning_cases import SMALL, made_up, run_of, small_plan
+
+
+def test_the_schedule_tunes_first_and_with_equal_effort() -> None:
+    plan = replace(small_plan(), rates=(1e-4, 2e-4))
+    tuning = plan.tuning()
+    assert plan.todo({}) == tuning and not plan.measured(plan.tuned({}))
+    accuracy = {1e-4: [0.1] * 5, 2e-4: [0.1, 0.1, 0.1, 0.9, 0.9]}
+    records = {run: made_up(run, accuracy[run.rate], 1.0) for run in tuning}
+    tuned = plan.tuned(records)
+    assert {choice.rate for choice in tuned.values()} == {2e-4} and tuned["sums", "grpo"].at_edge
+    assert [(run.seed, run.system.name) for run in plan.todo(records)] == [
+        (0, "grpo"), (0, "rredcot"), (1, "grpo"), (1, "rredcot")
+    ]  # fmt: skip
+    records[tuning[-1]] = {"status": FAILED, "reason": "x"}
+    assert plan.tuned(records)["sums", tuning[-1].system.name].scores[2e-4] == 0.0
+    with pytest.raises(ValueError, match="9001"):
+        replace(plan, seeds=(9001,))
+
+
+def test_statistics_on_known_numbers() -> None:
+    assert iqm(np.array([-100.0, 1, 2, 3, 3, 2, 1, 100])) == 2.0
+    assert improvement(np.array([1.0, 2.0]), np.array([1.0, 0.0])) == 0.875
+    entry = interval(lambda rows: float(np.arange(100.0)[rows].mean()), [100])
+    assert entry["value"] == 49.5 and 42 < entry["low"] < 46 and 53 < entry["high"] < 57
+    assert np.isnan(interval(lambda rows: 1.0, [1])["low"])
+    few = np.array([1.0, 2.0, 4.0])
+    spread = interval(lambda rows: float(few[rows].std(ddof=1)), [3], centred=True)
+    plain = interval(lambda rows: float(few[rows].std(ddof=1)), [3])
+    assert spread["low"] < spread["value"] < spread["high"] and spread["high"] > plain["high"]
+    assert smoothed(np.array([0.0, 1.0])).tolist() == [0.5, 0.5]
+    assert arrival(np.arange(3.0), np.array([0.0, 0.5, 0.4]), 0.6) == np.inf
+    gap = paired_difference({1: 3.0, 2: 5.0, 7: 9.0, 8: 0.0}, {2: 4.0, 1: 3.0, 7: 7.0})  # 0, 1 and 2
+    assert gap["value"] == 1.0 and gap["high"] - 1.0 == pytest.approx(4.3027 / 3**0.5, rel=1e-4)
+    assert gap["low"] == pytest.approx(2.0 - gap["high"])
+    assert np.isnan(paired_difference({1: 3.0}, {1: 1.0})["low"])
+
+
+def test_ratios_of_steps_and_seconds_on_made_up_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("learn.statistics.RESAMPLES", 50)
+    line = np.linspace(0, 1, 21)
+    shapes = {
+        "grpo": (line, 1.0),
+        "rredcot": (np.minimum(2 * line, 1), 3.0),
+        "mc_grpo": (line, 10.0),
+        "attention": (0 * line, 1.0),
+    }
+    found = {}
+    for name, (curve, seconds) in shapes.items():
+        runs = [run_of(name, seed=seed) for seed in range(3)]
+        found[name] = collect(runs, {run: made_up(run, list(curve), seconds) for run in runs})
+    assert spent(made_up(run_of("grpo"), [0.0, 1.0], 2.0))["seconds"].tolist() == [0.0, 2.0]
+    assert reach(found["grpo"], found["grpo"], "step")["value"] == pytest.approx(1.0)
+    assert reach(found["rredcot"], found["grpo"], "step")["value"] == pytest.approx(0.5, abs=0.02)
+    assert reach(found["rredcot"], found["grpo"], "seconds")["value"] == pytest.approx(1.5, abs=0.05)
+    never = reach(found["attention"], found["grpo"], "step")
+    assert never["reached"] == 0.0 and never["censored"] == 1.0 and never["value"] >= 1.0
+    summary = summarize({"sums": found})
+    assert summary["time_vs_mc_grpo"]["value"] == pytest.approx(0.15, abs=0.01)
+    assert all("MET" in line for line in verdicts(summary))
+    assert summary["all/rredcot/area_better_than_grpo"]["value"] == 1.0
+    summary["steps_to_grpo_final"] |= {"reached": 0.0}
+    assert "MISSED" in verdicts(summary)[0]
+    draw(tmp_path / "x.png", {"sums": found})
+    assert (tmp_path / "x.png").stat().st_size > 10_000
+
+
+def test_wrong_names_say_which_exist() -> None:
+    with pytest.raises(ValueError, match="Did you mean grpo\\? Known: grpo, mc_grpo"):
+        choose(["grpoo"], [])
+    for words, message in (
+        (["grpo"], "taken"),
+        (["a", "lam"], "key=value"),
+        (["a", "lamb=1"], "lam"),
+        (["a-b"], "name"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            parse_system(words)
+    own = parse_system(["mine", "lam=0.5"])
+    assert own.config.lam == 0.5 and choose(["grpo"], [own])[-1] is own
+    with pytest.raises(ValueError, match="prompts"):
+        Sizes(prompts=1)
+
+
+def test_the_page_is_filled_between_its_marks(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("a\n<!-- learning -->\nold\n<!-- learning: end -->\nb\n")
+    fill_page(page, "new")
+    assert page.read_text() == "a\n<!-- learning -->\n\nnew\n\n<!-- learning: end -->\nb\n"
+    page.write_text(page.read_text() + "<!-- learning_large --><!-- learning_large: end -->")
+    fill_page(page, "wide", "learning_large")
+    assert "new" in page.read_text() and "wide" in page.read_text()
+    page.write_text("a")
+    with pytest.raises(ValueError, match="no line"):
+        fill_page(page, "new")
+
+
+def test_a_real_run_gets_the_systems_options(tmp_path: Path) -> None:
+    from learn.against_verl import compare, real_run
+
+    sizes = Sizes()
+    real = real_run(replace(run_of("rredcot_lam95", sizes), trainer="verl"), tmp_path)
+    assert "+algorithm.rredcot.lam=0.95" in real.overrides(tmp_path) and real.estimator == "rredcot"
+    assert real_run(run_of("grpo", sizes), tmp_path).estimator == "grpo"
+    for wrong in (
+        run_of("control_no_reward", sizes),
+        run_of("grpo", SMALL),
+        replace(run_of("grpo", sizes), family="programs"),
+    ):
+        with pytest.raises(ValueError, match=r"real runs|control"):
+            real_run(wrong, tmp_path)
+    low, high = ([made_up(run_of("grpo"), [0.0] * 10, 1.0) for _ in range(3)] for _ in range(2))
+    for record in high:
+        record["steps"]["accuracy"] = [1.5] * 9
+    entry = compare(low, high, "x")["x/reward_third_1/difference"]
+    assert entry == {"value": -0.5, "low": -0.5, "high": -0.5}
+
+
+def test_both_batches_generate_as_much_and_validate_as_often() -> None:
+    small, large = (learning.BATCHES[name] for name in (learning.SMALL, learning.LARGE))
+    assert small.steps * small.prompts * small.group == large.steps * large.prompts * large.group
+    assert small.steps / small.eval_every == large.steps / large.eval_every
+    assert small.warmup / small.steps == pytest.approx(large.warmup / large.steps, abs=0.02)
+    assert (
+        learning.BATCHES.keys() == learning.RATES.keys() == learning.TUNING_SEEDS.keys() == learning.OUTPUTS.keys()
+    )
