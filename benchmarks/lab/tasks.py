@@ -7,7 +7,7 @@
     programs     straight-line code compiled to postfix; a program is run, and every form with its value is accepted
     habits       chain_sum, of that model after it was taught a wrong habit: a minus is mostly read as a plus
     chains       eight terms to add or, two of them, to take away, a short line each; the same habit
-    wordy        four terms, one of them to take away, done early among lines of free words; the same habit
+    wordy        three terms, one of them to take away, done early among lines of free words; the same habit
 
 `own_sums`, `multiples` and `programs` are answered by the same under-trained model. A line of a trace is a step; the
 answer stands behind `####`.
@@ -105,6 +105,10 @@ def _chain_line(value: int, operator: str, term: str, result: int) -> str:
     return f"{operator}{term} {result}"
 
 
+def _wordy_line(value: int, operator: str, term: str, result: int) -> str:
+    return f"{value}{operator}{term} {result}"
+
+
 def _added(line: Callable[[int, str, str, int], str]) -> Callable[[tuple[str, ...]], list[str]]:
     """The right lines of a sum, each written by ``line``."""
 
@@ -119,7 +123,7 @@ def _added(line: Callable[[int, str, str, int], str]) -> Callable[[tuple[str, ..
     return lines
 
 
-_sum_lines, _chain_lines = _added(_sum_line), _added(_chain_line)
+_sum_lines, _chain_lines, _wordy_lines = _added(_sum_line), _added(_chain_line), _added(_wordy_line)
 
 
 def _write_chain(question: Question, rng: random.Random) -> str:
@@ -127,13 +131,13 @@ def _write_chain(question: Question, rng: random.Random) -> str:
 
 
 def _write_wordy(question: Question, rng: random.Random) -> str:
-    return "\n".join([*among_free_lines(_chain_lines(question.data), rng), f"{ANSWER_MARKER} {question.answer}"])
+    return "\n".join([*among_free_lines(_wordy_lines(question.data), rng), f"{ANSWER_MARKER} {question.answer}"])
 
 
-def _digits(rng: random.Random, terms: int, minuses: int) -> Question:
-    """A digit, and more that are added or, some of them, taken away."""
+def _digits(rng: random.Random, terms: int, minuses: int, first: tuple[int, int] = (1, 9)) -> Question:
+    """A number from ``first``, and digits that are added or, some of them, taken away."""
     taken = set(rng.sample(range(terms), minuses))
-    data = [str(rng.randint(1, 9))]
+    data = [str(rng.randint(*first))]
     for number in range(terms):
         data += ["-" if number in taken else "+", str(rng.randint(1, 9))]
     total = int(data[0]) + sum(int(o + t) for o, t in zip(data[1::2], data[2::2], strict=True))
@@ -145,7 +149,7 @@ def _make_chain(rng: random.Random) -> Question:
 
 
 def _make_wordy(rng: random.Random) -> Question:
-    return _digits(rng, TERMS, MINUSES)
+    return _digits(rng, TERMS, MINUSES, (10, 99))
 
 
 def _sort_lines(data: tuple[str, ...]) -> list[str]:
@@ -172,7 +176,7 @@ def _right_wordy(question: Question, lines: list[str], number: int) -> bool:
     if is_free(lines[number]):
         return True
     steps = [line for line in lines[: number + 1] if not is_free(line)]
-    return _line_is(_chain_lines)(question, steps, len(steps) - 1)
+    return _line_is(_wordy_lines)(question, steps, len(steps) - 1)
 
 
 def _stream(make: Callable[[random.Random], Question]) -> Callable[[str, int, int], list[Question]]:
@@ -330,7 +334,7 @@ def family_examples(name: str) -> Callable[[int, int], Iterator[tuple[str, str]]
 def habit_examples(name: str, size: int, seed: int) -> Iterator[tuple[str, str]]:
     """Questions of the training split; a minus is read as a plus ``HABIT`` of the time, and the result carried on."""
     rng = random.Random(seed)
-    line = _sum_line if name == "habits" else _chain_line
+    line = {HABITS: _sum_line, CHAINS: _chain_line, WORDY: _wordy_line}[name]
     for question in FAMILIES[name].problems("train", size, seed):
         value, *rest = question.data
         lines = []

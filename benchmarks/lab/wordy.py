@@ -14,7 +14,7 @@ WORDS = ("ok", "so", "now", "we", "see", "the", "sum", "is", "as", "it", "was", 
 WORDS_A_LINE = 2
 FREE_LINES = (4, 7)
 """Least and most of a trace."""
-TERMS, MINUSES = 4, 1
+TERMS, MINUSES = 3, 1
 
 
 def among_free_lines(steps: Sequence[str], rng: random.Random) -> list[str]:
