@@ -84,22 +84,22 @@ def scale_segments(
     stats: GroupStats,
     scale: str,
 ) -> Float[Tensor, "B S"]:
-    """Divide segment advantages as ``scale`` says, without blowing up where a group hardly varies.
+    """Divide segment advantages as ``scale`` says, without blowing up where rewards hardly vary.
 
     GRPO divides by the group's standard deviation, which is safe only because R − mean shrinks with it; a
     value V̂ does not. With ``group_std`` a group without variance therefore earns nothing, as in GRPO, and
-    in any other the divisor is at least 1/5 of the largest |V̂ − mean| of the group. Where V̂ is the
-    group mean this is GRPO's division exactly.
+    in any other the divisor is at least 1/5 of the largest |V̂ − mean| of the group; with ``batch_std`` the same
+    holds for the whole batch. Where V̂ is the group mean this is GRPO's division exactly.
     """
     by = divisor(outcome, stats, scale)
-    if scale != "group_std":
+    if scale not in ("group_std", "batch_std"):
         return advantages / by[:, None]
+    index = stats.index if scale == "group_std" else torch.zeros_like(stats.index)
     distance = torch.where(segments.exists, (values - stats.mean[:, None]).abs(), 0.0).amax(dim=1)
-    groups = int(stats.index.max()) + 1 if stats.index.numel() else 0
-    widest = torch.zeros(groups, dtype=distance.dtype, device=distance.device)
-    widest = widest.scatter_reduce(0, stats.index, distance, reduce="amax")[stats.index]
+    widest = torch.zeros(len(distance), dtype=distance.dtype, device=distance.device)
+    widest = widest.scatter_reduce(0, index, distance, reduce="amax")[index]
+    varies = by > EPSILON  # a rollout that is alone has a deviation of 1
     by = torch.maximum(by, widest / LARGEST_CORRECTION)
-    varies = (stats.std > 0) | (stats.count <= 1)
     return torch.where(varies[:, None], advantages / by[:, None], 0.0)
 
 
