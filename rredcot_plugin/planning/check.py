@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rredcot_plugin.planning.flops import Flops, forked_probes, forward, trace_pass
 from rredcot_plugin.planning.models import ModelSizes
-from rredcot_plugin.probes.batched import MAX_TOKENS, _chunks
+from rredcot_plugin.probes.batched import MAX_TOKENS, chunks
 
 
 def predicted_ratio(
@@ -30,7 +30,7 @@ def padded_probes(sizes: ModelSizes, lengths: Sequence[int], probe_tokens: int) 
     a row; logits are made where any row of the chunk needs them.
     """
     total = Flops(0.0, 0.0, 0.0)
-    for chunk in _chunks(list(lengths), MAX_TOKENS):
+    for chunk in chunks(list(lengths), MAX_TOKENS):
         width, rows = max(lengths[i] for i in chunk), len(chunk)
         columns = {column for i in chunk for column in range(lengths[i] - probe_tokens, lengths[i])}
         total += forward(sizes, rows * width, rows * width**2, rows * len(columns))

@@ -34,13 +34,13 @@ def forward_batched(
             check_probe(boundary, ids, skip, len(tokens))
             sequences.append(([*tokens[:boundary], *ids], boundary + skip))
     out = torch.empty(len(sequences), dtype=torch.float32, device=device)
-    for chunk in _chunks([len(tokens) for tokens, _ in sequences], max_tokens):
+    for chunk in chunks([len(tokens) for tokens, _ in sequences], max_tokens):
         out[chunk] = _chunk_log_probs(model, [sequences[i] for i in chunk], temperature, device)
     return out
 
 
-def _chunks(lengths: list[int], max_tokens: int) -> Iterator[list[int]]:
-    """Indices in chunks of similar length."""
+def chunks(lengths: list[int], max_tokens: int) -> Iterator[list[int]]:
+    """Indices in chunks of similar length, each of at most `max_tokens` padded tokens, or of one row."""
     chunk: list[int] = []
     for index in sorted(range(len(lengths)), key=lengths.__getitem__):
         if chunk and (len(chunk) + 1) * lengths[index] > max_tokens:
