@@ -187,7 +187,6 @@ def report(plan: Plan, records: dict[Run, Record], output: Path, page: Path | No
         ]
     )
     print(text)
-    rows = [{"identity": run.identity, "file": run.file, **record} for run, record in records.items()]
     settings = {
         "sizes": asdict(plan.sizes),
         "rates": plan.rates,
@@ -199,10 +198,8 @@ def report(plan: Plan, records: dict[Run, Record], output: Path, page: Path | No
     }
     headlines = [name for name in summary if "/" not in name]
     entries = without_unknown(summary)
-    own = {row["file"] for row in rows}
-    raw = [with_texts(row) for row in rows] + [row for row in earlier if row["file"] not in own]
     shown = [name for name in headlines if name in entries]
-    write_record(output, settings, entries, raw, seeds=plan.seeds, shown=shown)
+    write_record(output, settings, entries, all_rows(records, earlier), seeds=plan.seeds, shown=shown)
     draw(output.with_suffix(".png"), found)
     if page is not None:
         picture = f"![Held-out accuracy over steps, seconds and tokens](../benchmarks/results/{output.stem}.png)"
@@ -210,10 +207,13 @@ def report(plan: Plan, records: dict[Run, Record], output: Path, page: Path | No
 
 
 def against_verl(args: argparse.Namespace, plan: Plan, folder: Path, output: Path) -> None:
-    """Real runs and lean ones at the demo's rate, the missing ones run first."""
+    """Real runs and lean ones at the demo's rate, the missing ones run first; those of an earlier result stay in it."""
     from learn.against_verl import LEARNING_RATE, compare, perform_real, real_run, table, twin
 
     summary: Summary = {}
+    earlier = published(output)
+    take_rows(folder, earlier)
+    found: dict[Run, Record] = {}
     may_start = clock(args.budget)
     for family in plan.families:
         for system in plan.systems:
@@ -228,6 +228,7 @@ def against_verl(args: argparse.Namespace, plan: Plan, folder: Path, output: Pat
                 for run, record in records.items():
                     if record is None and not args.report and may_start():
                         records[run] = start(run)
+                found |= {run: record for run, record in records.items() if record is not None}
                 failed = [run.name for run, r in records.items() if r is not None and r["status"] == FAILED]
                 print(f"{family} {system.name}: {sum(r is not None for r in records.values())} {runs[0].trainer} runs"
                       + (f", FAILED: {', '.join(failed)}" if failed else ""))  # fmt: skip
@@ -239,7 +240,14 @@ def against_verl(args: argparse.Namespace, plan: Plan, folder: Path, output: Pat
         return
     print(table(summary))
     settings = {"sizes": asdict(plan.sizes), "rate": LEARNING_RATE, "verl_seeds": args.verl_seeds}
-    write_record(output, settings, without_unknown(summary), {}, seeds=plan.seeds, shown=[])
+    write_record(output, settings, without_unknown(summary), all_rows(found, earlier), seeds=plan.seeds, shown=[])
+
+
+def all_rows(records: dict[Run, Record], earlier: list[Record]) -> list[Record]:
+    """Rows of a result file: of these runs, and of those of an ``earlier`` report that are not among them."""
+    rows = [with_texts({"identity": run.identity, "file": run.file, **record}) for run, record in records.items()]
+    own = {row["file"] for row in rows}
+    return rows + [row for row in earlier if row["file"] not in own]
 
 
 def main() -> None:

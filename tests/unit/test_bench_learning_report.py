@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,13 +16,14 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import learning
 from learn.curves import arrival, collect, reach, smoothed, spent
-from learn.runs import FAILED, Sizes
+from learn.runs import FAILED, Run, Sizes, save
+from learn.schedule import Plan
 from learn.statistics import improvement, interval, iqm, paired_difference
 from learn.summary import summarize, verdicts
 from learn.systems import choose, parse_system
 from learn.tables import draw, fill_page
 
-from tests.unit.learning_cases import SMALL, made_up, run_of, small_plan
+from tests.unit.learning_cases import NO_MODELS, SMALL, made_up, run_of, small_plan
 
 
 def test_the_schedule_tunes_first_and_with_equal_effort() -> None:
@@ -135,6 +139,27 @@ def test_a_real_run_gets_the_systems_options(tmp_path: Path) -> None:
         record["steps"]["accuracy"] = [1.5] * 9
     entry = compare(low, high, "x")["x/reward_third_1/difference"]
     assert entry == {"value": -0.5, "low": -0.5, "high": -0.5}
+
+
+def test_real_runs_stay_in_their_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_once(run: Run, folder: Path, _: Path) -> dict[str, Any]:
+        record = made_up(run, [0.0] * (run.sizes.steps + 1), 1.0)
+        save(folder, run, record)
+        return record
+
+    def never(run: Run, folder: Path, _: Path) -> dict[str, Any]:
+        raise AssertionError(run.name)
+
+    output = tmp_path / "learning_verl.json"
+    plan = Plan(("sums",), tuple(choose(["grpo"], [])), (2e-4,), (9001,), (0, 1), Sizes())
+    args = argparse.Namespace(verl_seeds=[0, 1], report=False, budget=None, models=NO_MODELS)
+    for folder, perform in (("here", run_once), ("elsewhere", never)):
+        monkeypatch.setattr(learning, "perform", perform)
+        monkeypatch.setattr("learn.against_verl.perform_real", perform)
+        learning.against_verl(args, plan, tmp_path / folder, output)
+        rows = learning.published(output)
+        assert sorted(row["identity"]["trainer"] for row in rows) == ["lean", "lean", "verl", "verl"]
+        assert json.loads(output.read_text())["summary"]["sums/grpo/reward_third_1/difference"]["value"] == 0.0
 
 
 def test_both_batches_generate_as_much_and_validate_as_often() -> None:
