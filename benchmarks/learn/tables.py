@@ -8,6 +8,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.ticker import EngFormatter
 
 from learn.curves import Curves, smoothed
 from learn.schedule import Pair, Tuned
@@ -152,7 +153,9 @@ def draw(output: Path, found: Found) -> None:
             axis.set_title(family)
             axis.grid(color="0.92")
         row[0].set_ylabel("held-out accuracy, temperature 1")
-    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=9)
+        row[-1].xaxis.set_major_formatter(EngFormatter(sep=""))
+    lines = {line.get_label(): line for axis in axes[:, 0] for line in axis.get_legend_handles_labels()[0]}
+    figure.legend([lines[name] for name in names], names, loc="outside lower center", ncols=5, fontsize=9)
     output.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(output, dpi=110)
     plt.close(figure)
