@@ -93,10 +93,6 @@ def _demo_accepts(task: str) -> Callable[[Question, str], bool]:
     )
 
 
-def _write_sum(question: Question, rng: random.Random) -> str:
-    return "\n".join([*_sum_lines(question.data), f"{ANSWER_MARKER} {question.answer}"])
-
-
 def _sum_line(value: int, operator: str, term: str, result: int) -> str:
     return f"{value} {operator} {term} = {result}"
 
@@ -126,12 +122,17 @@ def _added(line: Callable[[int, str, str, int], str]) -> Callable[[tuple[str, ..
 _sum_lines, _chain_lines, _wordy_lines = _added(_sum_line), _added(_chain_line), _added(_wordy_line)
 
 
-def _write_chain(question: Question, rng: random.Random) -> str:
-    return "\n".join([*_chain_lines(question.data), f"{ANSWER_MARKER} {question.answer}"])
+def _solution(lines: list[str], answer: str) -> str:
+    return "\n".join([*lines, f"{ANSWER_MARKER} {answer}"])
+
+
+def _written(lines: Callable[[tuple[str, ...]], list[str]]) -> Callable[[Question, random.Random], str]:
+    """A clean solution that leaves no choice: these lines and the answer."""
+    return lambda question, rng: _solution(lines(question.data), question.answer)
 
 
 def _write_wordy(question: Question, rng: random.Random) -> str:
-    return "\n".join([*among_free_lines(_wordy_lines(question.data), rng), f"{ANSWER_MARKER} {question.answer}"])
+    return _solution(among_free_lines(_wordy_lines(question.data), rng), question.answer)
 
 
 def _digits(rng: random.Random, terms: int, minuses: int, first: tuple[int, int] = (1, 9)) -> Question:
@@ -159,10 +160,6 @@ def _sort_lines(data: tuple[str, ...]) -> list[str]:
         left.remove(pick)
         lines.append(f"{pick} | {' '.join(map(str, left))}")
     return lines
-
-
-def _write_sort(question: Question, rng: random.Random) -> str:
-    return "\n".join([*_sort_lines(question.data), f"{ANSWER_MARKER} {question.answer}"])
 
 
 def _line_is(expected: Callable[[tuple[str, ...]], list[str]]) -> Callable[[Question, list[str], int], bool]:
@@ -214,7 +211,7 @@ def _multiple_lines(data: tuple[str, ...]) -> list[str]:
 def _write_multiples(question: Question, rng: random.Random) -> str:
     parts = question.answer.split()
     rng.shuffle(parts)
-    return "\n".join([*_multiple_lines(question.data), f"{ANSWER_MARKER} {' '.join(parts)}"])
+    return _solution(_multiple_lines(question.data), " ".join(parts))
 
 
 def _accepts_multiples(question: Question, answer: str) -> bool:
@@ -251,8 +248,7 @@ def _compile(data: tuple[str, ...], rng: random.Random | None) -> dict[str, str]
 
 def _write_program(question: Question, rng: random.Random) -> str:
     code = _compile(question.data, rng)
-    lines = [f"{name}:{program}" for name, program in code.items()]
-    return "\n".join([*lines, f"{ANSWER_MARKER} {list(code.values())[-1]}"])
+    return _solution([f"{name}:{program}" for name, program in code.items()], list(code.values())[-1])
 
 
 def run_program(program: str) -> int | None:
@@ -275,6 +271,10 @@ def run_program(program: str) -> int | None:
     return stack[0] if len(stack) == 1 else None
 
 
+def _accepts_equal(question: Question, answer: str) -> bool:
+    return answer == question.answer
+
+
 def _accepts_program(question: Question, answer: str) -> bool:
     return run_program(answer) == run_program(question.answer)
 
@@ -290,22 +290,22 @@ def _right_program(question: Question, lines: list[str], number: int) -> bool:
 FAMILIES: dict[str, Family] = {
     f.name: f
     for f in (
-        Family("sums", DEMO, "one integer; planted slips", _demo_problems("chain_sum"), _write_sum,
+        Family("sums", DEMO, "one integer; planted slips", _demo_problems("chain_sum"), _written(_sum_lines),
                _demo_accepts("chain_sum"), _line_is(_sum_lines)),
-        Family("sorting", DEMO, "list of integers; planted slips", _demo_problems("number_sorting"), _write_sort,
+        Family("sorting", DEMO, "list of integers; planted slips", _demo_problems("number_sorting"), _written(_sort_lines),
                _demo_accepts("number_sorting"), _line_is(_sort_lines)),
-        Family("own_sums", CLEAN, "one integer; own mistakes", _demo_problems("chain_sum"), _write_sum,
+        Family("own_sums", CLEAN, "one integer; own mistakes", _demo_problems("chain_sum"), _written(_sum_lines),
                _demo_accepts("chain_sum"), _line_is(_sum_lines)),
         Family("multiples", CLEAN, "set of numbers, any order; own mistakes", _stream(_make_multiples),
                _write_multiples, _accepts_multiples, _line_is(_multiple_lines)),
         Family("programs", CLEAN, "code, run to be judged, several forms; own mistakes", _stream(_make_program),
                _write_program, _accepts_program, _right_program),
         Family("habits", HABITS, "one integer; a wrong habit, and own mistakes", _demo_problems("chain_sum"),
-               _write_sum, _demo_accepts("chain_sum"), _line_is(_sum_lines)),
+               _written(_sum_lines), _demo_accepts("chain_sum"), _line_is(_sum_lines)),
         Family("chains", CHAINS, "one integer after eight lines; a wrong habit, and own mistakes",
-               _stream(_make_chain), _write_chain, lambda q, answer: answer == q.answer, _line_is(_chain_lines)),
+               _stream(_make_chain), _written(_chain_lines), _accepts_equal, _line_is(_chain_lines)),
         Family("wordy", WORDY, "one integer, done early among free words; a wrong habit",
-               _stream(_make_wordy), _write_wordy, lambda q, answer: answer == q.answer, _right_wordy),
+               _stream(_make_wordy), _write_wordy, _accepts_equal, _right_wordy),
     )
 }  # fmt: skip
 
@@ -345,4 +345,4 @@ def habit_examples(name: str, size: int, seed: int) -> Iterator[tuple[str, str]]
             value = str(result)
         if name == WORDY:
             lines = among_free_lines(lines, rng)
-        yield question.text, "\n".join([*lines, f"{ANSWER_MARKER} {value}"])
+        yield question.text, _solution(lines, value)

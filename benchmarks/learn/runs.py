@@ -126,13 +126,13 @@ def merge(folder: Path, others: Iterable[Path]) -> int:
     Raises:
         ValueError: a folder or file that is not there, or a file that is no result of this benchmark.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     return sum(_take(folder, name, body) for other in others for name, body in _runs_of(other))
 
 
-def take_rows(folder: Path, rows: Iterable[Record]) -> int:
-    """Write the rows of a result file as files of runs, where there are none yet; how many."""
-    return sum(_take(folder, name, body) for name, body in _files_of(rows))
+def take_rows(folder: Path, rows: Iterable[Record]) -> None:
+    """Write the rows of a result file as files of runs, where there are none yet."""
+    for name, body in _files_of(rows):
+        _take(folder, name, body)
 
 
 def _take(folder: Path, name: str, body: bytes | None) -> bool:
