@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from lab import parts
 from lab.store import Store
 from lab.tasks import (
     CHAIN_MINUSES,
@@ -21,6 +22,8 @@ from lab.tasks import (
     DEMO,
     HABIT,
     HABITS,
+    PARTS,
+    PARTS_SKILL,
     WORDY,
     WORDY_SKILL,
     clean_examples,
@@ -37,9 +40,10 @@ TAUGHT: dict[str, tuple[Callable[[int, int], Iterator[tuple[str, str]]], dict[st
     CLEAN: (clean_examples, dict(CLEAN_SHARES)),
     CHAIN_SKILL: (family_examples(CHAINS), {"lines": CHAIN_STEPS, "minuses": CHAIN_MINUSES}),
     WORDY_SKILL: (family_examples(WORDY), {"terms": TERMS, "minuses": MINUSES, "free_lines": FREE_LINES}),
+    PARTS_SKILL: (family_examples(PARTS), {"parts": parts.PARTS, "minuses": parts.MINUSES}),
 }
 """Models taught from nothing: on what, and what that depends on."""
-SPOILT = {HABITS: CLEAN, CHAINS: CHAIN_SKILL, WORDY: WORDY_SKILL}
+SPOILT = {HABITS: CLEAN, CHAINS: CHAIN_SKILL, WORDY: WORDY_SKILL, PARTS: PARTS_SKILL}
 """Models that were taught a habit, named as their family, and what they were before."""
 
 

@@ -8,6 +8,7 @@
     habits       chain_sum, of that model after it was taught a wrong habit: a minus is mostly read as a plus
     chains       eight terms to add or, two of them, to take away, a short line each; the same habit
     wordy        three terms, one of them to take away, done early among lines of free words; the same habit
+    parts        six small sums, four of them with a minus, a line each; the answer names all six results; the same habit
 
 `own_sums`, `multiples` and `programs` are answered by the same under-trained model. A line of a trace is a step; the
 answer stands behind `####`.
@@ -21,6 +22,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from lab import parts
 from lab.wordy import MINUSES, TERMS, among_free_lines, is_free
 from rredcot_plugin.demo.prepare_data import DATA_SOURCE_PREFIX
 from rredcot_plugin.demo.reasoner import IM_END
@@ -29,11 +31,12 @@ from rredcot_plugin.demo.tasks import ANSWER_MARKER, generate, split_of
 
 DEMO, CLEAN, HABITS, CHAIN_SKILL, CHAINS = "demo", "clean", "habits", "chain_skill", "chains"
 WORDY_SKILL, WORDY = "wordy_skill", "wordy"
+PARTS_SKILL, PARTS = "parts_skill", "parts"
 PROGRAM = re.compile(r"[1-9+*-]{1,40}")
 TRIES = 200
 CLEAN_SHARES = {"own_sums": 0.6, "multiples": 0.2, "programs": 0.2}
 """Of the training examples; sums are the hardest to learn."""
-HABIT = {"habits": 0.65, "chains": 0.6, "wordy": 0.65}
+HABIT = {"habits": 0.65, "chains": 0.6, "wordy": 0.65, "parts": 0.4}
 """How often a minus is read as a plus, by family: a habit and no slip, so that sharpening it does not help."""
 CHAIN_STEPS, CHAIN_MINUSES = 8, 2
 
@@ -151,6 +154,15 @@ def _make_chain(rng: random.Random) -> Question:
 
 def _make_wordy(rng: random.Random) -> Question:
     return _digits(rng, TERMS, MINUSES, (10, 99))
+
+
+def _make_parts(rng: random.Random) -> Question:
+    data = parts.draw_parts(rng)
+    return Question(" ".join(data), parts.solve(data, [False] * len(data))[1], data)
+
+
+def _part_lines(data: tuple[str, ...]) -> list[str]:
+    return parts.solve(data, [False] * len(data))[0]
 
 
 def _sort_lines(data: tuple[str, ...]) -> list[str]:
@@ -306,6 +318,8 @@ FAMILIES: dict[str, Family] = {
                _stream(_make_chain), _written(_chain_lines), _accepts_equal, _line_is(_chain_lines)),
         Family("wordy", WORDY, "one integer, done early among free words; a wrong habit",
                _stream(_make_wordy), _write_wordy, _accepts_equal, _right_wordy),
+        Family("parts", PARTS, "six integers, a line each; a wrong habit", _stream(_make_parts), _written(_part_lines),
+               _accepts_equal, _line_is(_part_lines)),
     )
 }  # fmt: skip
 
@@ -334,15 +348,24 @@ def family_examples(name: str) -> Callable[[int, int], Iterator[tuple[str, str]]
 def habit_examples(name: str, size: int, seed: int) -> Iterator[tuple[str, str]]:
     """Questions of the training split; a minus is read as a plus ``HABIT`` of the time, and the result carried on."""
     rng = random.Random(seed)
-    line = {HABITS: _sum_line, CHAINS: _chain_line, WORDY: _wordy_line}[name]
     for question in FAMILIES[name].problems("train", size, seed):
-        value, *rest = question.data
-        lines = []
-        for operator, term in zip(rest[::2], rest[1::2], strict=True):
-            read = "+" if rng.random() < HABIT[name] else operator
-            result = int(value) + int(read + term)
-            lines.append(line(int(value), operator, term, result))
-            value = str(result)
+        if name == PARTS:
+            lines, answer = parts.solve(question.data, [rng.random() < HABIT[name] for _ in question.data])
+        else:
+            lines, answer = _misread_sum(name, question.data, rng)
         if name == WORDY:
             lines = among_free_lines(lines, rng)
-        yield question.text, _solution(lines, value)
+        yield question.text, _solution(lines, answer)
+
+
+def _misread_sum(name: str, data: tuple[str, ...], rng: random.Random) -> tuple[list[str], str]:
+    """Lines of a running sum with the habit, and its end."""
+    line = {HABITS: _sum_line, CHAINS: _chain_line, WORDY: _wordy_line}[name]
+    value, *rest = data
+    lines = []
+    for operator, term in zip(rest[::2], rest[1::2], strict=True):
+        read = "+" if rng.random() < HABIT[name] else operator
+        result = int(value) + int(read + term)
+        lines.append(line(int(value), operator, term, result))
+        value = str(result)
+    return lines, value

@@ -60,7 +60,8 @@ def test_a_habit_goes_wrong_where_a_minus_is_and_nowhere_else(name: str) -> None
     ]
     steps = ["\n".join(line for line in text.split("\n") if not is_free(line)) for _, text in found]
     wrong = [family.first_mistake(question, text) for question, text in zip(questions, steps, strict=True)]
-    first = [next((i for i, operator in enumerate(q.data[1::2]) if operator == "-"), None) for q in questions]
+    operators = [[part[2] for part in q.data] if name == "parts" else q.data[1::2] for q in questions]
+    first = [next((i for i, operator in enumerate(own) if operator == "-"), None) for own in operators]
     assert all(at is None for at, minus in zip(wrong, first, strict=True) if minus is None)
     at_first = [at == minus for at, minus in zip(wrong, first, strict=True) if minus is not None]
     assert abs(sum(at_first) / len(at_first) - HABIT[name]) < 0.1

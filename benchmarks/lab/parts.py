@@ -1,0 +1,38 @@
+"""Six small sums at once: every line decides for itself, the answer names all results, and all must be right.
+
+What a step was worth shows in the answers that are still possible behind it: once a result is wrong, no rewarded answer
+is probable any more, and probes see that at once. Rewards come from many decisions, each of which says little alone.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+PARTS, MINUSES = 6, 4
+FIRST, SECOND = (11, 49), (1, 9)
+"""From and to of the two numbers of a part."""
+
+
+def draw_parts(rng: random.Random) -> tuple[str, ...]:
+    """Parts such as ``34-7`` and ``12+5``; ``MINUSES`` of them take away, in any places."""
+    taken = set(rng.sample(range(PARTS), MINUSES))
+    return tuple(
+        f"{rng.randint(*FIRST)}{'-' if number in taken else '+'}{rng.randint(*SECOND)}" for number in range(PARTS)
+    )
+
+
+def result(part: str, misread: bool = False) -> int:
+    """Of a part; ``misread``: with a minus taken for a plus.
+
+    >>> result("34-7"), result("34-7", misread=True)
+    (27, 41)
+    """
+    first, second = part[:2], part[3:]
+    return int(first) + (int(second) if misread or part[2] == "+" else -int(second))
+
+
+def solve(parts: Sequence[str], misread: Sequence[bool]) -> tuple[list[str], str]:
+    """The line of every part, and the answer."""
+    results = [result(part, wrong) for part, wrong in zip(parts, misread, strict=True)]
+    return [f"{part} {found}" for part, found in zip(parts, results, strict=True)], " ".join(map(str, results))
