@@ -99,6 +99,8 @@ bench-gradient: env
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/gradient.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/gradient.py --families own_sums --candidates 256 \
 	    --output benchmarks/results/gradient_own_sums.json
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/gradient.py --families chains --candidates 256 \
+	    --output benchmarks/results/gradient_chains.json
 
 # Hours; goes on where it was.
 bench-learning: env

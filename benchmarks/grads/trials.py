@@ -18,7 +18,12 @@ PIECE_TOKENS = 8
 
 def trials(step: Step, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """(B, S) of every idea that the package does not have, or has behind another key."""
-    return _scaled(step, values["value"]) | _other_baselines(step, values) | _norm_weighted(step, values)
+    return (
+        _scaled(step, values["value"])
+        | _other_baselines(step, values)
+        | _norm_weighted(step, values)
+        | _from_least_variance(step, values)
+    )
 
 
 def _scaled(step: Step, fitted: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -68,6 +73,16 @@ def _norm_weighted(step: Step, values: dict[str, torch.Tensor]) -> dict[str, tor
         "norm_weighted_lam_0.9": credit_of(step, fitted, scale="none", lam=0.9),
         "norm_weighted_batch_std": credit_of(step, fitted, scale="batch_std"),
     }
+
+
+def _from_least_variance(step: Step, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """``baseline: least_variance`` at λ < 1: Â of good values, measured from the default's baselines instead of V."""
+    found = {}
+    for name, own in (("calibrated", values["value"]), ("true", values["true"])):
+        for lam in (0.0, 0.5, 0.9):
+            moved = torch.where(step.segments.exists, own - values["default"], 0.0)
+            found[f"{name}_from_least_variance_lam_{lam:g}"] = credit_of(step, own, scale="none", lam=lam) + moved
+    return found
 
 
 def _with_prior(values: torch.Tensor, prior: torch.Tensor) -> torch.Tensor:

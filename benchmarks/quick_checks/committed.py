@@ -15,9 +15,14 @@ ROUNDING = 1e-9
 COMMANDS = {
     "fidelity": "make bench-fidelity",
     "gradient": "make bench-gradient",
-    "gradient_own_sums": "python benchmarks/gradient.py --families own_sums --candidates 256 "
-    "--output benchmarks/results/gradient_own_sums.json",
+    **{
+        f"gradient_{family}": f"python benchmarks/gradient.py --families {family} --candidates 256 "
+        f"--output benchmarks/results/gradient_{family}.json"
+        for family in ("own_sums", "chains")
+    },
     "learning": "make bench-learning",
+    "learning_large": "python benchmarks/learning.py --batch large",
+    "learning_large_verl": "python benchmarks/learning.py --against-verl --families sums",
     "overhead": "make bench-overhead",
     "probe_overhead": "make bench-probes",
     "step_share": "rredcot demo --out demo_output && python benchmarks/step_share.py demo_output/rredcot/tensorboard",

@@ -18,7 +18,7 @@ import probe_passes
 import quick
 from fidelity import Sizes
 from quick_checks import exactness, quality, speed
-from quick_checks.committed import Committed
+from quick_checks.committed import Committed, command_of
 from quick_checks.verdicts import (
     BETTER,
     FAR_OUTSIDE,
@@ -256,6 +256,19 @@ def test_values_of_other_rollouts_are_not_compared(fidelity: dict[str, Any], tmp
     found = checked(other, tmp_path)
     assert [finding.verdict for finding in found] == [SAME, NOTHING]
     assert "other rollouts" in found[1].note
+
+
+def test_every_committed_result_has_a_command_that_exists() -> None:
+    root = Path(__file__).parents[2]
+    makefile = (root / "Makefile").read_text()
+    names = Committed(root / "benchmarks" / "results").names()
+    assert len(names) > 10
+    for name in names:
+        first = command_of(name).split(" && ")[-1].split()
+        if first[0] == "make":
+            assert f"\n{first[1]}:" in makefile, name
+        else:
+            assert first[0] == "python" and (root / first[1]).is_file(), name
 
 
 # ---- the command

@@ -68,6 +68,8 @@ def test_segment_geometry() -> None:
         ({"lam": "high"}, "lam='high'"),
         ({"scale": "std"}, "Allowed: group_std, none, batch_std"),
         ({"calibrate": "yes"}, "Allowed: none, group_shift, outcome"),
+        ({"calibrate_window": -1}, "calibrate_window=-1: allowed are whole numbers from 0"),
+        ({"calibrate_window": True}, "calibrate_window=True"),
         ({"leave_one_out": "no"}, "allowed are true and false"),
         ({"max_probe_tokens": 0}, "whole numbers from 1"),
         ({"segmenter": "fixed", "segmenter_kwargs": {"tokns": 3}}, "tokns"),

@@ -237,6 +237,34 @@ def test_calibrator_without_two_outcomes_and_its_state() -> None:
     assert torch.equal(calibrator.calibrate(mixed, fold), resumed.calibrate(mixed, fold))
 
 
+@pytest.mark.parametrize("window", [0, 1, 3])
+def test_the_fit_sees_as_many_past_steps_as_it_is_told(window: int) -> None:
+    """Steps before the window leave no trace, those within it do; a checkpoint of a longer window is cut to it."""
+    fold, weight = torch.arange(40) % 2, torch.ones(40, dtype=torch.float64)
+
+    def step(seed: int) -> LabelledStates:
+        g = torch.Generator().manual_seed(seed)
+        outcome = (torch.rand(40, generator=g) < 0.5).double()
+        return LabelledStates(torch.randn(40, 2, generator=g).double(), outcome, weight, weight)
+
+    def last(past: list[int], window_before: int = window) -> torch.Tensor:
+        before, calibrator = (
+            rr.RRedCoTConfig(calibrate_window=w).build_calibrator() for w in (window_before, window)
+        )
+        for seed in past:
+            before.calibrate(step(seed), fold)
+        calibrator.load_state_dict(before.state_dict())
+        found = calibrator.calibrate(step(5), fold)
+        assert found is not None
+        return found
+
+    past = [1, 2, 3, 4]
+    assert torch.equal(last(past), last([7] * (4 - window) + past[4 - window :]))
+    assert torch.equal(last(past), last(past, window_before=9))
+    if window:
+        assert not torch.equal(last(past), last([7] * (5 - window) + past[5 - window :]))
+
+
 def test_past_steps_with_other_features_are_forgotten() -> None:
     """A checkpoint of a version with fewer features must not stop a resumed run."""
     fold, outcome = torch.arange(10) % 2, (torch.arange(10) % 3 == 0).double()
