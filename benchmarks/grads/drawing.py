@@ -37,6 +37,6 @@ def draw(
     axes[0][0].set_yticks(rows, names, fontsize=7)
     axes[0][0].set_ylim(len(names) - 0.4, -0.6)
     figure.tight_layout()
-    figure.savefig(output, dpi=90)
+    figure.savefig(output, dpi=90, bbox_inches="tight")
     plt.close(figure)
     print(f"written: {output}")
