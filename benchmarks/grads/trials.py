@@ -79,8 +79,8 @@ def _from_least_variance(step: Step, values: dict[str, torch.Tensor]) -> dict[st
     """``baseline: least_variance`` at λ < 1: Â of good values, measured from the default's baselines instead of V."""
     found = {}
     for name, own in (("calibrated", values["value"]), ("true", values["true"])):
+        moved = torch.where(step.segments.exists, own - values["default"], 0.0)
         for lam in (0.0, 0.5, 0.9):
-            moved = torch.where(step.segments.exists, own - values["default"], 0.0)
             found[f"{name}_from_least_variance_lam_{lam:g}"] = credit_of(step, own, scale="none", lam=lam) + moved
     return found
 

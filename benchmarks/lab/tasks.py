@@ -221,9 +221,9 @@ def _multiple_lines(data: tuple[str, ...]) -> list[str]:
 
 
 def _write_multiples(question: Question, rng: random.Random) -> str:
-    parts = question.answer.split()
-    rng.shuffle(parts)
-    return _solution(_multiple_lines(question.data), " ".join(parts))
+    found = question.answer.split()
+    rng.shuffle(found)
+    return _solution(_multiple_lines(question.data), " ".join(found))
 
 
 def _accepts_multiples(question: Question, answer: str) -> bool:
