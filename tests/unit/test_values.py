@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -209,6 +210,69 @@ def test_logistic_fit_equals_scikit_learn() -> None:
         slope = torch.tensor(theirs.coef_[0]) / scale
         assert torch.allclose(ours[k, :-1], slope, atol=1e-4)
         assert float(ours[k, -1]) == pytest.approx(float(theirs.intercept_[0] - (slope * center).sum()), abs=1e-4)
+
+
+def _hard_fits() -> dict[str, tuple[torch.Tensor, torch.Tensor, float, torch.Tensor | None]]:
+    """Features, outcomes, l2 and start of fits that a plain Newton step fails on, or has nothing to learn from."""
+    g = torch.Generator().manual_seed(3)
+    x = torch.randn(80, 3, generator=g, dtype=torch.float64)
+    noisy = (torch.rand(80, generator=g) < torch.sigmoid(x[:, 0])).double()
+    far = torch.tensor([[40.0, -40.0, 40.0, 60.0]], dtype=torch.float64)
+    rare = torch.zeros_like(x)
+    rare[0] = 1e6
+    return {
+        "separable": (x, (x[:, 0] > 0).double(), 1.0, None),
+        "separable, no ridge": (x, (x[:, 0] > 0).double(), 0.0, None),
+        "one outcome": (x, torch.ones_like(noisy), 1.0, None),
+        "far start": (x, noisy, 1.0, far),
+        "equal columns, no ridge": (x[:, :1].expand(80, 3), noisy, 0.0, None),
+        "constant columns": (torch.ones_like(x), noisy, 1.0, None),
+        "large offsets": (x + torch.tensor([1e5, -1e5, 0.0], dtype=torch.float64), noisy, 1.0, None),
+        "one large row": (rare, noisy, 1.0, None),
+        "no features": (x[:, :0], noisy, 1.0, None),
+        "no rows": (x[:0], noisy[:0], 1.0, None),
+    }
+
+
+@pytest.mark.parametrize("case", _hard_fits())
+def test_hard_fits_are_finite_and_no_worse_than_a_quasi_newton_method(case: str) -> None:
+    x, y, l2, start = _hard_fits()[case]
+    weights = torch.stack([torch.ones(len(x)), (torch.arange(len(x)) % 2).double(), torch.zeros(len(x))], dim=1)
+    found = fit_logistic(x, y, weights.double(), l2, start=start)
+    assert torch.isfinite(found).all()
+
+    for k in (0, 1):
+        center, scale = _center_and_scale(x[weights[:, k] > 0])
+        z = (x - center) / scale
+
+        def loss(beta: torch.Tensor, z: torch.Tensor = z, own: torch.Tensor = weights[:, k]) -> torch.Tensor:
+            logits = z @ beta[:-1] + beta[-1]
+            losses = torch.nn.functional.binary_cross_entropy_with_logits(logits, y, own, reduction="sum")
+            return losses + 0.5 * l2 * (beta[:-1] ** 2).sum()
+
+        ours = torch.cat([found[k, :-1] * scale, found[k, -1:] + (found[k, :-1] * center).sum()])
+        assert float(loss(ours)) <= float(loss(_by_lbfgs(loss, x.shape[1] + 1))) + 1e-5
+
+
+def _center_and_scale(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    if not len(x):
+        return torch.zeros(2, x.shape[1], dtype=x.dtype).unbind()
+    deviation = (x - x.mean(0)).square().mean(0).sqrt()
+    return x.mean(0), torch.where(deviation > 1e-6, deviation, 1.0)
+
+
+def _by_lbfgs(loss: Callable[[torch.Tensor], torch.Tensor], size: int) -> torch.Tensor:
+    found = torch.zeros(size, dtype=torch.float64, requires_grad=True)
+    solver = torch.optim.LBFGS([found], max_iter=200, tolerance_grad=1e-7, line_search_fn="strong_wolfe")
+
+    def closure() -> torch.Tensor:
+        solver.zero_grad()
+        value = loss(found)
+        value.backward()
+        return value
+
+    solver.step(closure)
+    return found.detach()
 
 
 def test_a_groups_values_do_not_depend_on_its_own_outcomes() -> None:
