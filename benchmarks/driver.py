@@ -4,7 +4,7 @@
     OMP_NUM_THREADS=1 python benchmarks/driver.py --quick
 
 Traces read like mathematical reasoning, in groups of 8; default options; log-probs are random. A step is what the
-integration does in the driver: segments and probes planned, their vectors packed, credit computed, all between two reads from
+integration does in the driver: segments and probes planned, credit computed, all between two reads from
 TransferQueue, which are left out. Seconds are CPU seconds of all threads of the driver's process, those that Ray spends there
 on sending included; `workers=0` and `workers=2` alternate, with as many proposals as there are and with one, whose
 difference is what a probe costs. The calibration window is full; a fit of values and one of baselines see no more than a fixed
@@ -33,7 +33,6 @@ from tqdm import tqdm
 from rredcot_plugin.alignment import TokenBytes
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.encoding import ProbeEncoder
-from rredcot_plugin.integrations.verl import wire
 from rredcot_plugin.integrations.verl.crew import Crew
 from rredcot_plugin.pipeline import assign_credit
 from rredcot_plugin.rows import StepRows
@@ -41,7 +40,7 @@ from rredcot_plugin.rows import StepRows
 OUTPUT = Path(__file__).parent / "results" / "driver.json"
 WORKERS = (0, 2)
 PROPOSALS = (8, 1)
-PHASES = ("plan", "pack", "credit", "fit")
+PHASES = ("plan", "credit", "fit")
 FITS = ("baselines", "calibrate")
 """What the calibrator fits in a step of the default: baselines of least variance, and values."""
 
@@ -68,9 +67,8 @@ class Step:
         """CPU seconds by phase; the fits are none of credit's."""
         self.seconds = dict.fromkeys(PHASES, 0.0)
         levels, plan = self._clocked("plan", lambda: self.crew.plan(self.rows))
-        self._clocked("pack", lambda: [wire.pack(specs) for specs in plan.specs])
         generator = torch.Generator().manual_seed(0)
-        answers = [(-torch.rand(len(specs), generator=generator)).tolist() for specs in plan.specs]
+        answers = [-torch.rand(len(places), generator=generator) for places in plan.places]
         shape = self.rows.rollouts.token_ids.shape
         log_probs, entropies = (torch.rand(shape, generator=generator) for _ in range(2))
         rollouts = dataclasses.replace(self.rows.rollouts, log_probs=-log_probs, entropies=entropies)
@@ -78,7 +76,7 @@ class Step:
             rollouts, self.config, segments=levels[-1], coarse=levels[0], calibrator=self.calibrator,
             probed=plan.probed(answers, length_normalize=False), features=self.crew.features,
         ))  # fmt: skip
-        self.probes = sum(map(len, plan.specs))
+        self.probes = plan.size
         return {**self.seconds, "credit": self.seconds["credit"] - self.seconds["fit"]}
 
     def _clocked(self, phase: str, run: Callable[..., Any], *args: Any) -> Any:

@@ -8,9 +8,9 @@ A cell's error is |predicted / measured − 1|; `plan_ratio_error` is the larges
 ends of that cell's interval (0 where the prediction lies inside). The committed cell of probe_overhead.json is compared
 as well.
 
-The driver's share: CPU seconds of planning probes (`plan_probes`), of their vectors for TransferQueue (`wire.pack`), and
-of finding the text of a token, on traces like those of assign_credit.py; rredcot_plugin/planning/driver.py has these
-numbers, and credit's from assign_credit.json. Memory is the peak that tracemalloc sees.
+The driver's share: CPU seconds of planning probes (`plan_probes`), and of finding the text of a token, on traces like
+those of assign_credit.py; rredcot_plugin/planning/driver.py has these numbers, and credit's from assign_credit.json.
+Memory is that of a plan's tensors.
 
     nice -n 19 env OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive python benchmarks/plan_check.py
 """
@@ -21,7 +21,6 @@ import argparse
 import json
 import random
 import time
-import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -36,7 +35,6 @@ from rredcot_plugin import RRedCoTConfig
 from rredcot_plugin.alignment import TokenBytes
 from rredcot_plugin.dry_run.architecture import train_tokenizer
 from rredcot_plugin.encoding import ProbeEncoder
-from rredcot_plugin.integrations.verl.wire import pack
 from rredcot_plugin.planning.check import predicted_ratio
 from rredcot_plugin.planning.models import ModelSizes, sizes_of
 from rredcot_plugin.probing import plan_probes
@@ -162,7 +160,7 @@ def make_step(tokens: int, traces: int = 8 * GROUP) -> tuple[StepRows, ProbeEnco
 
 
 def measure_driver(tokens: int, repeats: int) -> dict[str, Any]:
-    """CPU seconds of the driver's parts by repeat, and the peak memory of a plan."""
+    """CPU seconds of the driver's parts by repeat, and the memory of a plan."""
     torch.set_num_threads(1)
     rows, encoder, table = make_step(tokens)
     config = RRedCoTConfig()
@@ -172,18 +170,13 @@ def measure_driver(tokens: int, repeats: int) -> dict[str, Any]:
     parts: dict[str, Callable[[], Any]] = {
         "align": lambda: [table.align(row) for row in ids],
         "plan": lambda: plan_probes(rows, segments, config, encoder),
-        "pack": lambda: [pack(specs) for specs in plan.specs],
     }
     found = {f"{name}_seconds": [clocked(run)[0] for _ in range(repeats)] for name, run in parts.items()}
-    tracemalloc.start()
-    kept = plan_probes(rows, segments, config, encoder)
-    size, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
     boundaries = int((segments.num_segments - 1).clamp(min=0).sum())
     return {
         "tokens": sum(rows.lengths), "traces": len(rows.lengths), "boundaries": boundaries,
         "characters": sum(len(text) for text in rows.rollouts.texts or []),
-        "probes": sum(map(len, kept.specs)), "plan_bytes": size, "plan_peak_bytes": peak, **found,
+        "probes": plan.size, "plan_bytes": sum(x.nbytes for x in (*plan.packed, *plan.places)), **found,
     }  # fmt: skip
 
 
@@ -191,7 +184,6 @@ def summarise_driver(rows: list[dict[str, Any]]) -> Summary:
     longest = rows[-1]
     summary: Summary = {
         "align_seconds_per_token": with_interval([s / longest["tokens"] for s in longest["align_seconds"]]),
-        "pack_seconds_per_probe": with_interval([s / longest["probes"] for s in longest["pack_seconds"]]),
     }
     for row in rows:
         name = f"plan_seconds_per_probe_at_{row['tokens'] // row['traces']}_tokens"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 
@@ -13,7 +12,7 @@ from rredcot_plugin.answers import THINK_END, AnswerFormat
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.encoding import EncodedProbe, ProbeEncoder
 from rredcot_plugin.metrics import share
-from rredcot_plugin.probes.layout import ProbeSpec
+from rredcot_plugin.probes.layout import ProbeSpec, pack, packed_tokens, unpack
 from rredcot_plugin.rows import StepRows
 from rredcot_plugin.types import Rollouts, Segments
 from rredcot_plugin.values.base import FROM_OTHERS, REFERENCE, Probed, proposal_limits
@@ -26,65 +25,79 @@ from rredcot_plugin.values.proposals import (
 )
 from rredcot_plugin.values.reference import build_references, reference_answers
 
+KIND, STATE, COLUMN, COUNTED = range(4)
+"""What stands in a row of ``ProbePlan.places``; the kind is its number among ``ProbePlan.proposals``."""
 
-class Place(NamedTuple):
-    """What a probe stands for: proposal ``column`` of kind ``kind`` at state ``state``.
-
-    A tuple: a big batch has millions, and whatever else they were the garbage collector would visit one by one.
-    """
-
-    kind: str
-    state: int
-    column: int
+NO_PLACES = torch.zeros(0, 4, dtype=torch.int64)
 
 
 @dataclass(frozen=True)
 class ProbePlan:
-    """``specs[b]`` are the probes of active row b, ``places[b]`` what each one stands for.
+    """``packed[b]`` are the probes of active row b (``probes.layout.pack``), ``places[b]`` (P_b, 4) what each one
+    stands for: the proposal of a column of a kind, at a state; and how many of its tokens count.
 
-    ``proposals`` by kind; the answers among them that are too long to be probed are no longer valid there, but
-    still count as ``offered`` (B, N).
+    Tensors, not objects: a big batch has millions of probes, and sends them between processes. ``proposals`` by
+    kind; the answers among them that are too long to be probed are no longer valid there, but still count as
+    ``offered`` (B, N).
     """
 
-    specs: list[list[ProbeSpec]]
-    places: list[list[Place]]
+    packed: list[torch.Tensor]
+    places: list[torch.Tensor]
     proposals: dict[str, Proposals]
     offered: dict[str, torch.Tensor]
     segments: Segments
 
-    def probed(self, log_probs: Sequence[Sequence[float]], *, length_normalize: bool) -> dict[str, Probed]:
+    @property
+    def size(self) -> int:
+        """Probes of the batch."""
+        return sum(map(len, self.places))
+
+    @property
+    def specs(self) -> list[list[ProbeSpec]]:
+        """The probes of every active row."""
+        return [unpack(vector) for vector in self.packed]
+
+    def probed(
+        self, log_probs: Sequence[Sequence[float] | torch.Tensor], *, length_normalize: bool
+    ) -> dict[str, Probed]:
         """Log-probs of the probes, in the order of ``specs``, as (B, S, N) tensors, by kind of proposal.
 
         A proposal whose log-prob is not a number at some state is dropped for that row; a kind without any
         proposal is left out.
         """
-        valid = {kind: found.valid.clone() for kind, found in self.proposals.items()}
-        log_pi = {kind: torch.zeros(*self.segments.exists.shape, v.shape[1]) for kind, v in valid.items()}
-        for kind in self.proposals:
-            at, found = self._numbers(kind, log_probs, length_normalize)
-            row, state, column = at.unbind(1)
-            log_pi[kind][row, state, column] = found
-            wrong = ~(found <= 1e-4)  # true for NaN
-            valid[kind][row[wrong], column[wrong]] = False
-        return {
-            kind: Probed(
-                log_pi[kind].clamp(max=0.0), found.utility, valid[kind], self.segments.num_segments, found.log_q
-            )
-            for kind, found in self.proposals.items()
-            if bool(valid[kind].any())
-        }
+        rows, places, found = self._numbers(log_probs, length_normalize)
+        probed = {}
+        for number, (kind, proposals) in enumerate(self.proposals.items()):
+            own = places[:, KIND] == number
+            row, state, column = rows[own], places[own, STATE], places[own, COLUMN]
+            valid = proposals.valid.clone()
+            log_pi = torch.zeros(*self.segments.exists.shape, valid.shape[1])
+            log_pi[row, state, column] = found[own]
+            wrong = ~(found[own] <= 1e-4)  # true for NaN
+            valid[row[wrong], column[wrong]] = False
+            if bool(valid.any()):
+                counts = self.segments.num_segments
+                probed[kind] = Probed(log_pi.clamp(max=0.0), proposals.utility, valid, counts, proposals.log_q)
+        return probed
 
     def _numbers(
-        self, kind: str, log_probs: Sequence[Sequence[float]], length_normalize: bool
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(P, 3) row, state and column of the probes of a kind, and their log-probs (P,)."""
-        at, found = [], []
-        for row, (places, numbers) in enumerate(zip(self.places, log_probs, strict=True)):
-            for place, number, (_, ids, skip) in zip(places, numbers, self.specs[row], strict=True):
-                if place.kind == kind:
-                    at.append((row, place.state, place.column))
-                    found.append(number / (len(ids) - skip if length_normalize else 1))
-        return torch.tensor(at, dtype=torch.int64).reshape(-1, 3), torch.tensor(found, dtype=torch.float32)
+        self, log_probs: Sequence[Sequence[float] | torch.Tensor], length_normalize: bool
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Row (P,), place (P, 4) and log-prob (P,) of all probes of the batch.
+
+        Raises:
+            ValueError: a row without a log-prob for each of its probes.
+        """
+        counts = [len(own) for own in self.places]
+        if [len(numbers) for numbers in log_probs] != counts:
+            raise ValueError(
+                f"log_probs: expected one for each probe, {counts}, got {[len(n) for n in log_probs]}"
+            )
+        none = torch.zeros(0)
+        found = torch.cat([none, *(torch.as_tensor(numbers, dtype=torch.float32) for numbers in log_probs)])
+        places = torch.cat([NO_PLACES, *self.places])
+        rows = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts, dtype=torch.int64))
+        return rows, places, found / places[:, COUNTED] if length_normalize else found
 
 
 def plan_probes(rows: StepRows, segments: Segments, config: RRedCoTConfig, encoder: ProbeEncoder) -> ProbePlan:
@@ -101,25 +114,29 @@ def place_probes(
     limits = proposal_limits(config.build_value_estimator())
     found = {kind: _propose(kind, limit, rows.rollouts, config, encoder, lowest) for kind, limit in limits.items()}
     valid = {kind: proposals.valid.clone() for kind, proposals in found.items()}
-    specs: list[list[ProbeSpec]] = [[] for _ in rows.prompts]
-    places: list[list[Place]] = [[] for _ in rows.prompts]
+    packed, places = [], []
     first = 1 if config.prior_from_group else 0
     starts, counts = segments.starts.tolist(), segments.num_segments.tolist()
-    for row in range(len(specs)):
+    for row in range(len(rows.prompts)):
         # of one row at a time: their prefixes are long
         states = _States(rows, row, starts[row][: counts[row]], first, encoder)
-        for kind, proposals in found.items():
+        specs: list[ProbeSpec] = []
+        at: list[tuple[int, int, int, int]] = []
+        for kind, (name, proposals) in enumerate(found.items()):
             for column in range(len(proposals.answers[row])):
                 encoded = states.encode(encoder, proposals, column)
                 if not all(encoded):  # longer than max_probe_tokens
-                    valid[kind][row, column] = False
+                    valid[name][row, column] = False
                     continue
-                for i, probe in enumerate(encoded):
+                for state, boundary, probe in zip(states.numbers, states.boundaries, encoded, strict=True):
                     assert probe is not None
-                    specs[row].append((states.boundaries[i], *probe))
-                    places[row].append(Place(kind, states.numbers[i], column))
+                    ids, skip = probe
+                    specs.append((boundary, ids, skip))
+                    at.append((kind, state, column, len(ids) - skip))
+        packed.append(pack(specs))
+        places.append(torch.tensor(at, dtype=torch.int64).reshape(-1, 4))
     kept = {kind: dataclasses.replace(proposals, valid=valid[kind]) for kind, proposals in found.items()}
-    return ProbePlan(specs, places, kept, {kind: proposals.valid for kind, proposals in found.items()}, segments)
+    return ProbePlan(packed, places, kept, {kind: proposals.valid for kind, proposals in found.items()}, segments)
 
 
 def answer_starts(rows: StepRows, segments: Segments) -> list[int]:
@@ -190,10 +207,10 @@ def _prefixes(rows: StepRows, row: int, starts: list[int]) -> list[str]:
 
 def plan_metrics(plan: ProbePlan, rows: StepRows) -> dict[str, float]:
     """Probes a trace, their tokens over those of the traces, and where proposals came from."""
-    tokens = sum(len(ids) for row in plan.specs for _, ids, _ in row)
+    tokens = sum(map(packed_tokens, plan.packed))
     trunk = sum(len(p) for p in rows.prompts) + sum(rows.lengths)
     numbers = {
-        "rredcot/probes/per_trace/mean": sum(map(len, plan.specs)) / max(1, len(plan.specs)),
+        "rredcot/probes/per_trace/mean": plan.size / max(1, len(plan.packed)),
         "rredcot/probes/token_overhead/mean": tokens / max(1, trunk),
     }
     kept = plan.proposals

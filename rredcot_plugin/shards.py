@@ -19,8 +19,7 @@ from rredcot_plugin.alignment import TokenBytes
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.encoding import Manner, ProbeEncoder
 from rredcot_plugin.groups import GroupStats
-from rredcot_plugin.probes.layout import ProbeSpec
-from rredcot_plugin.probing import Place, ProbePlan, place_probes
+from rredcot_plugin.probing import ProbePlan, place_probes
 from rredcot_plugin.rows import StepRows
 from rredcot_plugin.types import MASKED, Rollouts, Segments
 from rredcot_plugin.values.features import boundary_features
@@ -199,17 +198,15 @@ def merge_plans(parts: Sequence[ProbePlan], indices: Sequence[Index], segments: 
     """The probes of the batch."""
     if len(parts) == 1:
         return dataclasses.replace(parts[0], segments=segments)
-    specs: list[list[ProbeSpec]] = [[] for _ in segments.num_segments]
-    places: list[list[Place]] = [[] for _ in segments.num_segments]
-    for part, index in zip(parts, indices, strict=True):
-        for i, row in enumerate(index):
-            specs[row], places[row] = part.specs[i], part.places[i]
+    packed, places = (
+        _merge_lists([getattr(part, name) for part in parts], indices) for name in ("packed", "places")
+    )
     proposals, offered = {}, {}
     for kind in parts[0].proposals:
         proposals[kind] = _merge_proposals([part.proposals[kind] for part in parts], indices)
         width = proposals[kind].valid.shape[1]
         offered[kind] = merge_states([part.offered[kind] for part in parts], indices, width)
-    return ProbePlan(specs, places, proposals, offered, segments)
+    return ProbePlan(packed, places, proposals, offered, segments)
 
 
 def _merge_proposals(parts: Sequence[Proposals], indices: Sequence[Index]) -> Proposals:

@@ -19,6 +19,35 @@ ProbeSpec = tuple[int, Sequence[int], int]
 """(boundary, token ids, number of leading ids that are not counted: the bridge)."""
 
 
+def pack(specs: Sequence[ProbeSpec]) -> Tensor:
+    """The probes of one row as whole numbers: ``[n, boundary_1, skip_1, length_1, ..., ids of probe 1, ids of probe 2,
+    ...]``, int64.
+
+    >>> unpack(pack([(5, [7, 8], 1), (9, [3], 0)]))
+    [(5, [7, 8], 1), (9, [3], 0)]
+    """
+    head = [number for boundary, ids, skip in specs for number in (boundary, skip, len(ids))]
+    body = [token for _, ids, _ in specs for token in ids]
+    return torch.tensor([len(specs), *head, *body], dtype=torch.int64)
+
+
+def unpack(vector: Tensor) -> list[ProbeSpec]:
+    """Decode what ``pack`` encoded."""
+    numbers = vector.tolist()
+    count, at = numbers[0], 1 + 3 * numbers[0]
+    specs: list[ProbeSpec] = []
+    for i in range(count):
+        boundary, skip, length = numbers[1 + 3 * i : 4 + 3 * i]
+        specs.append((boundary, numbers[at : at + length], skip))
+        at += length
+    return specs
+
+
+def packed_tokens(vector: Tensor) -> int:
+    """Token ids of all probes of a row."""
+    return vector.numel() - 1 - 3 * int(vector[0])
+
+
 @dataclass(frozen=True)
 class ProbeLayout:
     """n probes with P fed tokens in all, sorted by (row, limit); every tensor is int64.

@@ -115,12 +115,18 @@ def fit_logistic(
         return losses.mul_(weights).sum(0) + 0.5 * (ridge * at**2).sum(1), logits.sigmoid_()
 
     loss, probability = look(at)
+    curvature, before = torch.empty(0), 0.0
     for _ in range(NEWTON_STEPS):
         slope = ((probability - outcome[:, None]) * weights).T @ rows
         slope = (to_raw @ slope[:, :, None])[:, :, 0] + ridge * at
-        if float(slope.abs().max()) < TOLERANCE:
+        steepest = float(slope.abs().max())
+        if steepest < TOLERANCE:
             break
-        curvature = _curvature(rows, weights * probability * (1 - probability), to_raw, ridge)
+        if (
+            steepest > before / 10
+        ):  # while steps are this good, the curvature, which costs most, need not be found anew
+            curvature = _curvature(rows, weights * probability * (1 - probability), to_raw, ridge)
+        before = steepest
         step = torch.linalg.solve(curvature, slope)
         expected = (slope * step).sum(1)
         length = torch.ones_like(loss)

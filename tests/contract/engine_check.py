@@ -23,6 +23,7 @@ from verl.workers.engine import EngineRegistry
 
 from rredcot_plugin.integrations.verl import wire
 from rredcot_plugin.probes import attention_attribution, forward_batched, gradient_attribution
+from rredcot_plugin.probes.layout import pack
 from tests.unit.probe_models import random_ids, tiny_model
 
 LENGTHS = [(9, 14), (5, 3), (7, 20), (4, 1)]  # prompt and response tokens of each row
@@ -73,7 +74,7 @@ def make_batch(
         "position_ids": wire.jagged([torch.arange(len(row)) for row in rows]),
         "loss_mask": wire.jagged(masks),
         "response_mask": wire.jagged(masks),
-        wire.PROBES: wire.jagged([wire.pack(specs) for specs in SPECS]),
+        wire.PROBES: wire.jagged([pack(specs) for specs in SPECS]),
         wire.ANSWER_START: wire.pack_starts(starts),
     }
     data = TensorDict(fields, batch_size=len(rows))

@@ -13,6 +13,7 @@ import torch
 from rredcot_plugin.integrations.verl import wire
 from rredcot_plugin.integrations.verl.runner import share_with_sessions
 from rredcot_plugin.integrations.verl.sessions import row_roles
+from rredcot_plugin.probes.layout import pack, unpack
 
 ROOT = Path(__file__).parents[2]
 
@@ -52,7 +53,7 @@ def test_ranks_with_different_rows_stay_in_step(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("specs", [[], [(3, [7], 0)], [(0, [1, 2, 3], 2), (9, [4, 5], 1)]])
 def test_wire_round_trip(specs: list) -> None:
-    assert wire.unpack(wire.pack(specs)) == specs
+    assert unpack(pack(specs)) == specs
 
 
 @pytest.mark.parametrize("starts", [[3, -1, 0], [-1], [5, 5]])

@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 
 from rredcot_plugin.commands.app import app
 from rredcot_plugin.dry_run.architecture import known_architectures
-from rredcot_plugin.integrations.verl.wire import pack
 from rredcot_plugin.planning import driver
 from rredcot_plugin.planning.check import padded_probes, predicted_ratio
 from rredcot_plugin.planning.flops import Flops, batched_probes, even_boundaries, forked_probes, trace_pass
@@ -28,6 +27,7 @@ from rredcot_plugin.planning.setup import Setup
 from rredcot_plugin.planning.step import alternatives, plan_step
 from rredcot_plugin.planning.tables import in_units
 from rredcot_plugin.planning.transfers import probe_vector, read_row, sampled_row, transfers
+from rredcot_plugin.probes.layout import pack
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"

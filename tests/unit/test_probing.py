@@ -11,7 +11,7 @@ import rredcot_plugin as rr
 from rredcot_plugin.alignment import TokenBytes
 from rredcot_plugin.demo.reasoner import build_tokenizer
 from rredcot_plugin.encoding import ProbeEncoder
-from rredcot_plugin.probing import plan_probes
+from rredcot_plugin.probing import COLUMN, STATE, plan_probes
 from rredcot_plugin.rows import StepRows
 
 TOKENIZER = build_tokenizer()
@@ -46,7 +46,7 @@ def test_every_boundary_has_the_others_rewarded_answers_behind_the_bridge() -> N
     rows, segments, encoder, plan = planned(RESPONSES, [1.0, 0.0, 1.0, 0.0])
     for row, (specs, places) in enumerate(zip(plan.specs, plan.places, strict=True)):
         states = range(1, int(segments.num_segments[row]))
-        assert [place.state for place in places] == list(states), "one answer was rewarded"
+        assert places[:, STATE].tolist() == list(states), "one answer was rewarded"
         for (boundary, ids, skip), state in zip(specs, states, strict=True):
             start = int(segments.starts[row, state])
             assert boundary == len(rows.prompts[row]) + start
@@ -65,7 +65,7 @@ def test_log_probs_go_back_to_their_state_and_proposal() -> None:
         for row, places in enumerate(plan.places):
             for place, number, (_, ids, skip) in zip(places, numbers[row], plan.specs[row], strict=True):
                 expected = number / (len(ids) - skip if normalise else 1)
-                assert float(found.log_pi[row, place.state, place.column]) == pytest.approx(expected)
+                assert float(found.log_pi[row, place[STATE], place[COLUMN]]) == pytest.approx(expected)
     assert torch.equal(found.valid, plan.proposals["group"].valid)
     assert (found.log_pi[~segments.exists] == 0).all()
 
@@ -75,12 +75,19 @@ def test_a_proposal_without_a_log_prob_is_dropped_for_its_row(wrong: float) -> N
     _, _, _, plan = planned(RESPONSES, [1.0, 0.0, 1.0, 0.5])
     numbers = [[-1.0] * len(specs) for specs in plan.specs]
     numbers[0][0] = wrong
-    found, column = plan.probed(numbers, length_normalize=False)["group"], plan.places[0][0].column
+    found, column = plan.probed(numbers, length_normalize=False)["group"], int(plan.places[0][0, COLUMN])
     assert not found.valid[0, column]
     expected = plan.proposals["group"].valid.clone()
     expected[0, column] = False
     assert torch.equal(found.valid, expected)
     assert torch.isfinite(found.log_pi[found.valid[:, None, :].expand_as(found.log_pi)]).all()
+
+
+def test_log_probs_of_other_probes_are_refused() -> None:
+    _, _, _, plan = planned(RESPONSES, [1.0, 0.0, 1.0, 0.5])
+    numbers = [[-1.0] * len(specs) for specs in plan.specs]
+    with pytest.raises(ValueError, match="one for each probe"):
+        plan.probed([*numbers[:-1], numbers[-1][:-1]], length_normalize=False)
 
 
 def test_a_batch_is_looked_over_as_often_as_a_row(monkeypatch: pytest.MonkeyPatch) -> None:

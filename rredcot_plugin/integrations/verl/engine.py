@@ -30,7 +30,7 @@ from rredcot_plugin.probes import (
 from rredcot_plugin.probes.attention_scores import attention_attribution, capture_attention
 from rredcot_plugin.probes.capture import RowSpan
 from rredcot_plugin.probes.gradient_scores import gradient_attribution
-from rredcot_plugin.probes.layout import ProbeLayout, ProbeSpec, row_spans_of
+from rredcot_plugin.probes.layout import ProbeLayout, ProbeSpec, row_spans_of, unpack
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class ProbeEngineMixin:
         if backend is None or not forward_only:
             return super().forward_step(micro_batch, loss_function, forward_only)  # type: ignore[misc]
         micro_batch = micro_batch.to(get_device_id())
-        specs = [wire.unpack(row) for row in micro_batch[wire.PROBES].unbind()]
+        specs = [unpack(row) for row in micro_batch[wire.PROBES].unbind()]
         try:
             step = self._packed_step if backend == "packed" else self._cached_step
             loss, output, log_probs, seconds = step(micro_batch, loss_function, specs)

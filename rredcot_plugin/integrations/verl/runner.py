@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from rredcot_plugin.integrations.verl.sessions import RowRoles, row_roles
 from rredcot_plugin.integrations.verl.settings import why_not_in_pass
 from rredcot_plugin.integrations.verl.tracking import CreditTracker
 from rredcot_plugin.pipeline import assign_credit
+from rredcot_plugin.probes.layout import pack
 from rredcot_plugin.probing import ProbePlan, plan_metrics
 from rredcot_plugin.rows import StepRows
 from rredcot_plugin.types import Credit, Rollouts, Segments
@@ -54,7 +55,7 @@ class StepState:
     segments: Segments
     coarse: Segments
     plan: ProbePlan
-    log_probs: list[list[float]] | None = None
+    log_probs: Sequence[Sequence[float] | torch.Tensor] | None = None
     signals: dict[str, torch.Tensor] | None = None
     token_scores: dict[str, torch.Tensor] = field(default_factory=dict)
 
@@ -136,7 +137,7 @@ class CreditRunner:
             self.state = StepState(roles, rows, segments, coarse, plan)
         metrics.update(plan_metrics(plan, rows))
         metrics["rredcot/plan/processes/mean"] = float(self._crew.processes)
-        in_pass = self.backend != "batched" and any(plan.specs)
+        in_pass = self.backend != "batched" and plan.size > 0
         if in_pass:
             self._put_probes(batch, roles, plan)
             batch.extra_info[wire.BACKEND] = self.backend
@@ -149,7 +150,7 @@ class CreditRunner:
             info.pop(wire.ATTRIBUTION, None)
         self._read_signals(batch, roles, rows, in_pass, metrics)
         self._read_token_scores(batch, roles, rows, metrics)
-        if self.backend == "batched" and any(plan.specs):
+        if self.backend == "batched" and plan.size:
             with marked_timer("rredcot_probes", timing):
                 self.state.log_probs = self._batched(rows, plan)
         metrics["rredcot/probes/in_pass/mean"] = float(in_pass and self.backend != "batched")
@@ -170,9 +171,9 @@ class CreditRunner:
                 self.state.token_scores["reward_model"] = self._scorer.scores(rows)
 
     def _put_probes(self, batch: Any, roles: RowRoles, plan: ProbePlan) -> None:
-        vectors = [wire.pack([])] * len(batch.keys)
+        vectors = [pack([])] * len(batch.keys)
         for position, row in enumerate(roles.active):
-            vectors[row] = wire.pack(plan.specs[position])
+            vectors[row] = plan.packed[position]
         fields = TensorDict({wire.PROBES: wire.jagged(vectors)}, batch_size=len(vectors))
         tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
 
@@ -190,8 +191,9 @@ class CreditRunner:
         if not in_pass:
             return
         answers = data[wire.LOG_PROBS].unbind()
-        self.state.log_probs = [answers[row][1:].tolist() for row in roles.active]
-        if all(number != number for row in self.state.log_probs for number in row):
+        found = [answers[row][1:].cpu() for row in roles.active]
+        self.state.log_probs = found
+        if torch.cat(found).isnan().all():
             logger.warning(
                 "rredcot: the engine cannot run probes in the log-prob pass of this model; from here on they run "
                 "as rows of their own (probe_backend=batched, slower)"
