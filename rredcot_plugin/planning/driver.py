@@ -5,7 +5,7 @@ takes however small it is:
 
     credit    1,024 rollouts × 8,192 tokens in 4.09 s, segmentation included          assign_credit.json
     text      of each token, for segmenters and probes                                plan_check.json
-    probes    placing, and their vectors for TransferQueue                            plan_check.json
+    probes    placing them, vectors for TransferQueue included                        plan_check.json
     a step    credit 0.14 s, planning 0.10 s, of 64 rollouts of 40 tokens in verl     step_share.json
     shared    what stays with the driver of a step that other processes share         driver.json
 """
@@ -21,18 +21,16 @@ CREDIT_A_TOKEN = 4.09 / (1024 * 8192)
 CREDIT_A_STEP = 0.15
 PLAN_A_STEP = 0.105
 ALIGN_A_TOKEN = 1.8e-7
-PLAN_A_PROBE = 4e-6
+PLAN_A_PROBE = 6e-6
 PLAN_A_PROBE_AND_TOKEN = 5e-10
 """Of the probe's prefix text, which is cut out of the response: times T."""
-
-PACK_A_PROBE = 1.6e-6
 
 SHARED_FROM = 1 << 20
 """Response tokens of a step over which ``credit_workers: auto`` shares it (integrations/verl/crew.py)."""
 
-SHARED_A_TOKEN = 1.0e-7
-SHARED_A_PROBE = 3.0e-6
-FIT_A_STEP = 1.6
+SHARED_A_TOKEN = 1.1e-7
+SHARED_A_PROBE = 3e-7
+FIT_A_STEP = 0.9
 """The two fits of the default, of values and of baselines, see a sample of a big step and stay with the driver."""
 
 ROW_BYTES = 41
@@ -41,8 +39,8 @@ ROW_BYTES = 41
 CREDIT_BYTES = 39
 """What assign_credit needs on top, a response token (assign_credit.json)."""
 
-PROBE_BYTES = 155
-"""A planned probe of 12 tokens as Python objects (plan_check.json)."""
+PROBE_BYTES = 146
+"""A planned probe (plan_check.json)."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +94,7 @@ def others_seconds(setup: Setup) -> float:
 
 
 def _a_probe(setup: Setup) -> float:
-    return PLAN_A_PROBE + PLAN_A_PROBE_AND_TOKEN * setup.response_length + PACK_A_PROBE
+    return PLAN_A_PROBE + PLAN_A_PROBE_AND_TOKEN * setup.response_length
 
 
 def transfer_seconds(setup: Setup, moved: list[Transfer], *, ours: bool) -> float:

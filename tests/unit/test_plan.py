@@ -284,7 +284,6 @@ def test_the_drivers_numbers_are_the_benchmarks() -> None:
     check = record("plan_check")
     summary = check["summary"]
     assert summary["align_seconds_per_token"]["value"] == pytest.approx(driver.ALIGN_A_TOKEN, rel=0.4)
-    assert summary["pack_seconds_per_probe"]["value"] == pytest.approx(driver.PACK_A_PROBE, rel=0.4)
     for measured in check["raw"]["driver"]:
         tokens = measured["tokens"] // measured["traces"]
         planned = driver.PLAN_A_PROBE + driver.PLAN_A_PROBE_AND_TOKEN * tokens
