@@ -15,7 +15,7 @@ from lab.store import Store
 from lab.tasks import Family, Question
 from rredcot_plugin.demo.reasoner import MAX_RESPONSE_TOKENS, prompt_text
 from rredcot_plugin.offline.encode import EncodedRow, RowEncoder, step_rows
-from rredcot_plugin.offline.model import Scorer
+from rredcot_plugin.offline.model import KeptTrunk, Scorer
 from rredcot_plugin.offline.rows import Row
 from rredcot_plugin.rows import StepRows
 from rredcot_plugin.types import Segments
@@ -50,11 +50,13 @@ class Actor:
 
 @dataclass(frozen=True)
 class LabBatch:
-    """``rows`` with log-probs and entropies; ``tokens[b]`` is prompt + response, ``questions[b]`` its question."""
+    """``rows`` with log-probs and entropies; ``tokens[b]`` is prompt + response, ``questions[b]`` its question;
+    ``trunk`` for probes of the same weights."""
 
     rows: StepRows
     tokens: list[list[int]]
     questions: list[Question]
+    trunk: KeptTrunk | None = None
 
     def prefix(self, row: int, start: int) -> Prefix:
         """Prompt and the first ``start`` tokens of the response."""
@@ -88,16 +90,23 @@ def encode(actor: Actor, question: Question, prompt: Prefix, response: list[int]
     return EncodedRow(row, list(prompt), response, text, spans, "", True)
 
 
-def with_signals(actor: Actor, encoded: list[EncodedRow], questions: list[Question]) -> LabBatch:
-    """The batch with the log-probs and entropies of one forward pass."""
+def with_signals(
+    actor: Actor, encoded: list[EncodedRow], questions: list[Question], keep_trunk: bool = False
+) -> LabBatch:
+    """The batch with the log-probs and entropies of one forward pass, and its trunk where that is to be kept."""
     batch, tokens = step_rows(encoded), [row.tokens for row in encoded]
-    found = actor.scorer.signals(tokens, [len(row.prompt) for row in encoded])
+    starts = [len(row.prompt) for row in encoded]
+    found, trunk = (
+        actor.scorer.signals_and_trunk(tokens, starts)
+        if keep_trunk
+        else (actor.scorer.signals(tokens, starts), None)
+    )
     log_probs, entropies = (torch.zeros(batch.rollouts.token_ids.shape) for _ in range(2))
     for i, (own_log_probs, own_entropies) in enumerate(found):
         log_probs[i, : len(own_log_probs)] = own_log_probs
         entropies[i, : len(own_entropies)] = own_entropies
     rollouts = dataclasses.replace(batch.rollouts, log_probs=log_probs, entropies=entropies)
-    return LabBatch(dataclasses.replace(batch, rollouts=rollouts), tokens, questions)
+    return LabBatch(dataclasses.replace(batch, rollouts=rollouts), tokens, questions, trunk)
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ class Crediter:
 
     def _assigned(self, batch: LabBatch, segments: Segments, step: int) -> tuple[Credit, int, int]:
         plan = plan_probes(batch.rows, segments, self.config, self.encoder)
-        log_probs = self.actor.scorer.probes(batch.tokens, plan.specs)
+        log_probs = self.actor.scorer.probes(batch.tokens, plan.specs, batch.trunk)
         probed = plan.probed(log_probs, length_normalize=self.config.length_normalize)
         scores, continued = self._token_scores(batch, segments, step)
         credit = assign_credit(

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from rredcot_plugin.config import RRedCoTConfig
-from rredcot_plugin.values.base import calibrates, scores_read
+from rredcot_plugin.values.base import calibrates, proposal_limits, scores_read
 from rredcot_plugin.values.features import NAMES
 
 GRPO, CREDIT, NO_REWARD, SHUFFLED, WHOLE = KINDS = ("grpo", "credit", "no_reward", "shuffled", "whole")
@@ -55,6 +55,11 @@ class System:
         if self.needs_reward_model:
             known["judging"] = asdict(Judging())
         return known
+
+    @property
+    def probes(self) -> bool:
+        """Whether it asks the model how probable answers are."""
+        return self.kind in (CREDIT, SHUFFLED) and bool(proposal_limits(self.config.build_value_estimator()))
 
     @property
     def needs_reward_model(self) -> bool:

@@ -77,7 +77,7 @@ class LeanTrainer:
             rows = rollouts(self.actor, questions, sizes.group, seed_of(self.run.seed, "rollout", number))
         asked = [question for question in questions for _ in range(sizes.group)]
         with self._timed("log_prob"):
-            batch = with_signals(self.actor, rows, asked)
+            batch = with_signals(self.actor, rows, asked, keep_trunk=self.run.system.probes)
         with self._timed("credit"):
             credit = self.crediter(batch, number)
         with self._timed("update"):

@@ -22,6 +22,7 @@ from rredcot_plugin.probes import (
     forward_probes,
     gradient_attribution,
 )
+from rredcot_plugin.probes.capture import CapturedTrunk, RowSpan
 from rredcot_plugin.probes.layout import ProbeSpec
 from rredcot_plugin.probes.log_probs import pick_rows
 
@@ -92,6 +93,20 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
+@dataclass(frozen=True)
+class KeptTrunk:
+    """Keys and values of one forward of some rows; worth nothing once the model's weights have changed."""
+
+    captured: CapturedTrunk
+    places: dict[tuple[int, ...], int]
+
+    def spans(self, rows: Sequence[Sequence[int]]) -> list[RowSpan] | None:
+        """Where these rows stand; None where one was not among them."""
+        if not all(tuple(row) in self.places for row in rows):
+            return None
+        return [(self.places[tuple(row)], 0, len(row)) for row in rows]
+
+
 class Scorer:
     """Asks one model. ``max_tokens``: padded tokens of one forward; ``temperature`` divides the logits."""
 
@@ -115,13 +130,39 @@ class Scorer:
         return found
 
     @torch.no_grad()
-    def probes(self, rows: Sequence[Sequence[int]], specs: Sequence[Sequence[ProbeSpec]]) -> list[list[float]]:
-        """Summed log-probs of the counted tokens of every probe, per row in the order of ``specs``."""
+    def signals_and_trunk(
+        self, rows: Sequence[Sequence[int]], starts: Sequence[int]
+    ) -> tuple[list[tuple[Tensor, Tensor]], KeptTrunk | None]:
+        """``signals``, and what ``probes`` may read instead of a forward of their own, as inside verl.
+
+        Memory: keys and values of all tokens. None in its place where the backend is not ``cached``, the model
+        cannot be forked, or the rows do not fit into one forward.
+        """
+        batches = list(self._batches(rows))
+        if self.backend != "cached" or len(batches) != 1:
+            return self.signals(rows, starts), None
+        try:
+            with capture_trunk(self.model) as captured:
+                found = self._signals(rows, starts)
+            captured.check_complete()
+        except UnsupportedModelError:
+            return self.signals(rows, starts), None
+        return found, KeptTrunk(captured, {tuple(row): i for i, row in enumerate(rows)})
+
+    @torch.no_grad()
+    def probes(
+        self,
+        rows: Sequence[Sequence[int]],
+        specs: Sequence[Sequence[ProbeSpec]],
+        trunk: KeptTrunk | None = None,
+    ) -> list[list[float]]:
+        """Summed log-probs of the counted tokens of every probe, per row in the order of ``specs``; behind a ``trunk``
+        of the same rows and weights, where there is one."""
         found: list[list[float]] = [[] for _ in rows]
         asked = [i for i, row in enumerate(specs) if row]
         for batch in self._batches([rows[i] for i in asked]):
             at = [asked[i] for i in batch]
-            flat = iter(self._probes([list(rows[i]) for i in at], [specs[i] for i in at]).tolist())
+            flat = iter(self._probes([list(rows[i]) for i in at], [specs[i] for i in at], trunk).tolist())
             for i in at:
                 found[i] = [next(flat) for _ in specs[i]]
         return found
@@ -177,10 +218,10 @@ class Scorer:
         inputs = {"input_ids": ids, "attention_mask": real.long(), "position_ids": positions}
         return {name: tensor.to(self.device) for name, tensor in inputs.items()}
 
-    def _probes(self, rows: list[list[int]], specs: list[Sequence[ProbeSpec]]) -> Tensor:
+    def _probes(self, rows: list[list[int]], specs: list[Sequence[ProbeSpec]], trunk: KeptTrunk | None) -> Tensor:
         if self.backend != "batched":
             try:
-                return self._forked(rows, specs)
+                return self._forked(rows, specs, trunk)
             except UnsupportedModelError as error:
                 logger.warning("rredcot: %s From here on every probe is a row of its own (slower).", error)
                 self.backend = "batched"
@@ -188,7 +229,7 @@ class Scorer:
             self.model, specs, rows, self.temperature, device=self.device, max_tokens=self.max_tokens
         )
 
-    def _forked(self, rows: list[list[int]], specs: list[Sequence[ProbeSpec]]) -> Tensor:
+    def _forked(self, rows: list[list[int]], specs: list[Sequence[ProbeSpec]], trunk: KeptTrunk | None) -> Tensor:
         layouts = [build_layout(piece, rows) for piece in in_pieces(specs, PROBE_TOKENS)]
         if self.backend == "packed":
             tensors = [torch.tensor(row, device=self.device) for row in rows]
@@ -196,10 +237,17 @@ class Scorer:
             return torch.cat(
                 [forward_packed(self.model, tensors, x, self.temperature, trunk_rows=nothing)[1] for x in layouts]
             )
+        captured, spans = self._trunk(rows, trunk)
+        return torch.cat([forward_probes(self.model, captured, x, spans, self.temperature) for x in layouts])
+
+    def _trunk(self, rows: list[list[int]], kept: KeptTrunk | None) -> tuple[CapturedTrunk, list[RowSpan]]:
+        """Keys and values of the rows, and where they stand in them."""
+        spans = kept.spans(rows) if kept is not None else None
+        if kept is not None and spans is not None:
+            return kept.captured, spans
         with capture_trunk(self.model) as captured:
             self.model(**self._padded(rows), use_cache=False, logits_to_keep=1)
-        spans = [(i, 0, len(row)) for i, row in enumerate(rows)]
-        return torch.cat([forward_probes(self.model, captured, x, spans, self.temperature) for x in layouts])
+        return captured, [(i, 0, len(row)) for i, row in enumerate(rows)]
 
 
 def in_pieces(specs: Sequence[Sequence[ProbeSpec]], most_tokens: int) -> Iterator[list[list[ProbeSpec]]]:

@@ -187,6 +187,37 @@ def test_signals_equal_those_of_a_plain_forward(shape: str, monkeypatch: pytest.
     assert "forward" not in vars(getattr(model, model.base_model_prefix))
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_probes_behind_the_signals_own_forward_are_the_same(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As inside verl, where the log-prob pass is the trunk of the probes; of some of its rows, in any order."""
+    model = tiny_model(shape)
+    rows = [random_ids(length, seed=length) for length in (9, 17, 12)]
+    scorer, starts = Scorer(model, temperature=0.7), [3, 1, 12]
+    found, trunk = scorer.signals_and_trunk(rows, starts)
+    for own, expected in zip(found, scorer.signals(rows, starts), strict=True):
+        torch.testing.assert_close(own, expected)
+    assert trunk is not None
+    asked, specs = [rows[2], rows[0]], [[(5, [7, 8], 1), (9, [3, 4, 5], 0)], [(4, [6, 2], 1)]]
+    forwards: list[int] = []
+    monkeypatch.setattr(model, "forward", lambda *a, f=model.forward, **k: forwards.append(1) or f(*a, **k))
+    behind = scorer.probes(asked, specs, trunk)
+    with_trunk = len(forwards)
+    alone = scorer.probes(asked, specs)
+    assert len(forwards) == 2 * with_trunk + 1, "one forward less: the trunk's"
+    for own, other in zip(behind, alone, strict=True):
+        assert own == pytest.approx(other, abs=1e-5)
+
+
+def test_without_one_forward_of_all_rows_no_trunk_is_kept() -> None:
+    model = tiny_model(SHAPES[0])
+    rows = [random_ids(length, seed=length) for length in (9, 17)]
+    for scorer in (Scorer(model, backend="batched"), Scorer(model, max_tokens=20)):
+        found, trunk = scorer.signals_and_trunk(rows, [1, 1])
+        assert trunk is None and [len(log_probs) for log_probs, _ in found] == [8, 16]
+    _, trunk = Scorer(model).signals_and_trunk(rows, [1, 1])
+    assert trunk is not None and trunk.spans([random_ids(4, seed=1)]) is None
+
+
 # ---- going on where it stopped
 
 
