@@ -94,8 +94,8 @@ def fit_logistic(
     where z are the features standardised with problem k's own weights: rows of weight 0 have no influence at
     all; o is the offset, 0 unless given. ``start`` are raw coefficients near the solution. Newton's method, each
     problem's step halved while it would climb: with two dozen parameters half a dozen passes over the rows solve
-    it, where a quasi-Newton method takes several times as many. Returns coefficients of the raw features, intercept
-    last.
+    it, where a quasi-Newton method takes several times as many (torch's L-BFGS, four times the seconds). Returns
+    coefficients of the raw features, intercept last.
     """
     rows = torch.nn.functional.pad(features, (0, 1), value=1.0)
     to_raw = _from_standardised(features, weights)
@@ -120,11 +120,9 @@ def fit_logistic(
         slope = ((probability - outcome[:, None]) * weights).T @ rows
         slope = (to_raw @ slope[:, :, None])[:, :, 0] + ridge * at
         steepest = float(slope.abs().max())
-        if steepest < TOLERANCE:
+        if not steepest >= TOLERANCE:  # a NaN too
             break
-        if (
-            steepest > before / 10
-        ):  # while steps are this good, the curvature, which costs most, need not be found anew
+        if steepest > before / 10:  # else steps are good enough with the curvature at hand: it costs most
             curvature = _curvature(rows, weights * probability * (1 - probability), to_raw, ridge)
         before = steepest
         step = torch.linalg.solve(curvature, slope)
