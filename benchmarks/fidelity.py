@@ -31,12 +31,13 @@ import torch
 from lab.agreement import Interval, Pairs, blame, ceiling, mean, pearson, rmse, spearman
 from lab.diagnose import diagnose
 from lab.estimators import ESTIMATORS, Workbench, config_of
+from lab.family import Family
 from lab.judged import Judged
 from lab.models import CleanTraining, load_models
 from lab.picture import draw
 from lab.rollouts import Actor, reference_values, sample_batch
 from lab.store import Store
-from lab.tasks import FAMILIES, Family
+from lab.tasks import FAMILIES
 from record import Summary, write_record
 
 from rredcot_plugin.demo.reasoner import build_tokenizer

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from lab.family import Question
 from lab.rollouts import Actor
 from lab.store import Store
-from lab.tasks import Question
 
 from grads.asking import Asked
 from grads.moments import Reference

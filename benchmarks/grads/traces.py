@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from lab.family import Question
 from lab.rollouts import Actor
 from lab.store import Store
-from lab.tasks import Question
 
 from grads.sketch import Sketch, coordinates, segment_gradients, weighted_gradient
 from grads.tree import Counted, counted_continuations

@@ -11,16 +11,15 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from lab import parts
+from lab.running_sums import CHAIN_MINUSES, CHAIN_STEPS
 from lab.store import Store
 from lab.tasks import (
-    CHAIN_MINUSES,
     CHAIN_SKILL,
-    CHAIN_STEPS,
     CHAINS,
     CLEAN,
     CLEAN_SHARES,
     DEMO,
-    HABIT,
+    FAMILIES,
     HABITS,
     PARTS,
     PARTS_SKILL,
@@ -93,7 +92,9 @@ def small_settings(name: str, spec: CleanTraining) -> dict[str, Any]:
     """Everything that a small model depends on."""
     if name in TAUGHT:
         return {**asdict(spec), **TAUGHT[name][1]}
-    habit = {"habit": HABIT[name], "steps_of_habit": HABIT_STEPS, "rate_of_habit": HABIT_RATE}
+    taught = FAMILIES[name].habit
+    assert taught is not None
+    habit = {"habit": taught.share, "steps_of_habit": HABIT_STEPS, "rate_of_habit": HABIT_RATE}
     return {**small_settings(SPOILT[name], spec), **habit}
 
 

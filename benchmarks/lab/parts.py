@@ -32,7 +32,13 @@ def result(part: str, misread: bool = False) -> int:
     return int(first) + (int(second) if misread or part[2] == "+" else -int(second))
 
 
-def solve(parts: Sequence[str], misread: Sequence[bool]) -> tuple[list[str], str]:
-    """The line of every part, and the answer."""
-    results = [result(part, wrong) for part, wrong in zip(parts, misread, strict=True)]
+def solve(parts: Sequence[str], misread: Sequence[bool] | None = None) -> tuple[list[str], str]:
+    """The line of every part, and the answer; ``misread``: which parts are, none unless given."""
+    wrong = [False] * len(parts) if misread is None else misread
+    results = [result(part, flag) for part, flag in zip(parts, wrong, strict=True)]
     return [f"{part} {found}" for part, found in zip(parts, results, strict=True)], " ".join(map(str, results))
+
+
+def misread_parts(parts: Sequence[str], share: float, rng: random.Random) -> tuple[list[str], str]:
+    """The same with this share of the parts misread."""
+    return solve(parts, [rng.random() < share for _ in parts])

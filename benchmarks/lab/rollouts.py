@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from lab.family import Family, Question
 from lab.sampling import Prefix, continuations
 from lab.store import Store
-from lab.tasks import Family, Question
 from rredcot_plugin.demo.reasoner import MAX_RESPONSE_TOKENS, prompt_text
 from rredcot_plugin.offline.encode import EncodedRow, RowEncoder, step_rows
 from rredcot_plugin.offline.model import KeptTrunk, Scorer

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from lab.family import Question
 from lab.rollouts import Actor, LabBatch, encode
 from lab.sampling import Prefix, continuations
-from lab.tasks import Question
 
 from learn.fast_sampling import folded
 from rredcot_plugin.demo.reasoner import MAX_RESPONSE_TOKENS

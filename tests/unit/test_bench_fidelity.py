@@ -16,10 +16,11 @@ from lab.agreement import Pairs, blame, ceiling, pearson, rmse, spearman
 from lab.diagnose import Table
 from lab.estimators import ESTIMATORS, Workbench, config_of
 from lab.models import CleanTraining, build_clean
+from lab.programs import run_program
 from lab.rollouts import Actor, reference_values, sample_batch
 from lab.sampling import continuations
 from lab.store import Store
-from lab.tasks import FAMILIES, HABIT, habit_examples, run_program
+from lab.tasks import FAMILIES, habit_examples
 from lab.wordy import is_free
 
 from rredcot_plugin.demo.reasoner import CHECKPOINT, build_tokenizer
@@ -50,7 +51,7 @@ def test_programs_are_accepted_in_any_form_and_never_trusted() -> None:
     assert [run_program(p) for p in ("", "+", "12", "__import__", "1" * 99, "93-")] == [None] * 5 + [6]
 
 
-@pytest.mark.parametrize("name", list(HABIT))
+@pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if family.habit])
 def test_a_habit_goes_wrong_where_a_minus_is_and_nowhere_else(name: str) -> None:
     family, size = FAMILIES[name], 300
     questions = family.problems("train", size, 3)
@@ -64,7 +65,13 @@ def test_a_habit_goes_wrong_where_a_minus_is_and_nowhere_else(name: str) -> None
     first = [next((i for i, operator in enumerate(own) if operator == "-"), None) for own in operators]
     assert all(at is None for at, minus in zip(wrong, first, strict=True) if minus is None)
     at_first = [at == minus for at, minus in zip(wrong, first, strict=True) if minus is not None]
-    assert abs(sum(at_first) / len(at_first) - HABIT[name]) < 0.1
+    assert family.habit is not None
+    assert abs(sum(at_first) / len(at_first) - family.habit.share) < 0.1
+
+
+def test_a_family_without_a_habit_cannot_be_asked_for_one() -> None:
+    with pytest.raises(ValueError, match="sums: this family has no habit"):
+        next(habit_examples("sums", 1, 0))
 
 
 def test_continuations_follow_the_model_and_the_seed() -> None:

@@ -1,0 +1,108 @@
+"""What a task family is: questions, clean solutions, rewards, and where a trace first goes wrong."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rredcot_plugin.demo.reasoner import IM_END
+from rredcot_plugin.demo.reward import extract_answer
+from rredcot_plugin.demo.tasks import ANSWER_MARKER, split_of
+
+Data = tuple[str, ...]
+Lines = Callable[[Data], list[str]]
+TRIES = 200
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked, one right answer, and ``data``: the statements or terms that the checks read."""
+
+    text: str
+    answer: str
+    data: Data
+
+
+@dataclass(frozen=True)
+class Habit:
+    """``share`` of the minuses are read as a plus: a habit and no slip, so that sharpening it does not help.
+    ``solve(data, share, rng)``: the lines and the answer that follow from it."""
+
+    share: float
+    solve: Callable[[Data, float, random.Random], tuple[list[str], str]]
+
+
+@dataclass(frozen=True)
+class Family:
+    """``problems(split, size, seed)``; ``write``: a clean solution; ``accepts``: whether an answer is right;
+    ``right(question, lines, number)``: whether the line of that number is right behind those before it; ``habit``: what
+    its model was taught last."""
+
+    name: str
+    model: str
+    kind: str
+    problems: Callable[[str, int, int], list[Question]]
+    write: Callable[[Question, random.Random], str]
+    accepts: Callable[[Question, str], bool]
+    right: Callable[[Question, list[str], int], bool]
+    habit: Habit | None = None
+
+    def reward(self, question: Question, response: str) -> float:
+        """1 if the answer behind the last marker is accepted, else 0; any text will do."""
+        answer = extract_answer(response.split(IM_END)[0])
+        return float(answer is not None and self.accepts(question, answer))
+
+    def first_mistake(self, question: Question, response: str) -> int | None:
+        """Number of the first line that is not right; the answer's line counts; None if all are.
+
+        Lines are the segments of ``newline``; what stands from the answer marker on is one line.
+        """
+        body = response.split(IM_END)[0]
+        steps, marker, _ = body.rpartition(ANSWER_MARKER)
+        lines = [line for line in (steps if marker else body).split("\n") if line]
+        for number in range(len(lines)):
+            if not self.right(question, lines, number):
+                return number
+        return None if self.reward(question, response) else len(lines)
+
+
+def solution(lines: list[str], answer: str) -> str:
+    """A response of these lines."""
+    return "\n".join([*lines, f"{ANSWER_MARKER} {answer}"])
+
+
+def written(lines: Lines) -> Callable[[Question, random.Random], str]:
+    """A clean solution that leaves no choice: these lines and the answer."""
+    return lambda question, rng: solution(lines(question.data), question.answer)
+
+
+def line_is(expected: Lines) -> Callable[[Question, list[str], int], bool]:
+    """A line is right that is the same as that of the clean solution."""
+
+    def right(question: Question, lines: list[str], number: int) -> bool:
+        return lines[number : number + 1] == expected(question.data)[number : number + 1]
+
+    return right
+
+
+def accepts_equal(question: Question, answer: str) -> bool:
+    return answer == question.answer
+
+
+def stream(make: Callable[[random.Random], Question], seeded: str) -> Callable[[str, int, int], list[Question]]:
+    """Different questions of a split; the same list for the same arguments. ``seeded`` is part of the seed, and so of
+    every committed number: it stays as it is, whatever ``make`` is called."""
+
+    def problems(split: str, size: int, seed: int) -> list[Question]:
+        rng = random.Random(f"{seeded} {split} {seed}")
+        found: dict[str, Question] = {}
+        for _ in range(size * TRIES):
+            if len(found) == size:
+                return list(found.values())
+            question = make(rng)
+            if split_of(question.text) == split:
+                found.setdefault(question.text, question)
+        raise ValueError(f"size={size}: {make.__name__} gave {len(found)} different questions of split {split!r}")
+
+    return problems
