@@ -28,6 +28,8 @@ def check_shape(name: str, tensor: torch.Tensor, expected: Sequence[int]) -> Non
 
 def check_finite(name: str, tensor: torch.Tensor, where: torch.Tensor) -> None:
     """Raise ``ValueError`` if ``tensor`` has a NaN or an infinity where ``where`` is true."""
+    if bool(torch.isfinite(tensor.sum())):  # one pass that reads only; nearly always all there is to do
+        return
     bad = int((~torch.isfinite(tensor) & where).sum())
     if bad:
         raise ValueError(f"{name}: expected finite numbers, got {bad} that are NaN or infinite")
@@ -162,12 +164,11 @@ class Segments:
     @property
     def lengths(self) -> Int[Tensor, "B S"]:
         """Tokens in each segment, 0 in the padding."""
-        counts = torch.zeros(self.segment_ids.shape[0], self.max_segments + 1, dtype=torch.int64)
-        counts = counts.to(self.segment_ids.device)
-        # masked tokens are counted in an extra last column, which is cut off
-        target = torch.where(self.segment_ids >= 0, self.segment_ids, self.max_segments)
-        counts.scatter_add_(1, target, torch.ones_like(target))
-        return counts[:, :-1]
+        ids = self.segment_ids
+        counts = torch.zeros(ids.shape[0], self.max_segments + 1, dtype=torch.int64, device=ids.device)
+        # masked tokens are counted in an extra first column, which is cut off
+        counts.scatter_add_(1, ids - MASKED, torch.ones((), dtype=torch.int64, device=ids.device).expand_as(ids))
+        return counts[:, 1:]
 
     @property
     def starts(self) -> Int[Tensor, "B S"]:
