@@ -53,8 +53,13 @@ class ProbePlan:
         return sum(map(len, self.places))
 
     @property
+    def tokens(self) -> int:
+        """Token ids of all probes, bridges included."""
+        return sum(map(packed_tokens, self.packed))
+
+    @property
     def specs(self) -> list[list[ProbeSpec]]:
-        """The probes of every active row."""
+        """The probes of every active row, decoded at each call."""
         return [unpack(vector) for vector in self.packed]
 
     def probed(
@@ -207,11 +212,10 @@ def _prefixes(rows: StepRows, row: int, starts: list[int]) -> list[str]:
 
 def plan_metrics(plan: ProbePlan, rows: StepRows) -> dict[str, float]:
     """Probes a trace, their tokens over those of the traces, and where proposals came from."""
-    tokens = sum(map(packed_tokens, plan.packed))
     trunk = sum(len(p) for p in rows.prompts) + sum(rows.lengths)
     numbers = {
         "rredcot/probes/per_trace/mean": plan.size / max(1, len(plan.packed)),
-        "rredcot/probes/token_overhead/mean": tokens / max(1, trunk),
+        "rredcot/probes/token_overhead/mean": plan.tokens / max(1, trunk),
     }
     kept = plan.proposals
     if not kept:

@@ -32,14 +32,13 @@ class Asked:
         """As a training step would have it."""
         encoder = ProbeEncoder(self.actor.tokenizer, config.bridge, config.terminator, config.max_probe_tokens)
         plan = plan_probes(rows, segments, config, encoder)
-        tokens = tokens_of(rows)
+        tokens, specs = tokens_of(rows), plan.specs
         keys = [
-            [(tuple(tokens[row][:at]), tuple(ids), skip) for at, ids, skip in own]
-            for row, own in enumerate(plan.specs)
+            [(tuple(tokens[row][:at]), tuple(ids), skip) for at, ids, skip in own] for row, own in enumerate(specs)
         ]
         new: dict[Any, tuple[int, Any]] = {}
         for row, own in enumerate(keys):
-            for key, spec in zip(own, plan.specs[row], strict=True):
+            for key, spec in zip(own, specs[row], strict=True):
                 if key not in self._probes:
                     new.setdefault(key, (row, spec))
         self._ask(tokens, new)

@@ -84,7 +84,7 @@ class Crediter:
             probed=probed,
             calibrator=self.calibrator,
         )
-        return credit, continued, sum(len(ids) for row in plan.specs for _, ids, _ in row)
+        return credit, continued, plan.tokens
 
     def _token_scores(self, batch: LabBatch, segments: Segments, step: int) -> tuple[dict[str, torch.Tensor], int]:
         """What ``attention``, ``gradient``, ``reward_model`` and ``monte_carlo`` read, and the tokens generated for it."""

@@ -132,7 +132,7 @@ def merge(folder: Path, others: Iterable[Path]) -> int:
 def take_rows(folder: Path, rows: Iterable[Record]) -> None:
     """Write the rows of a result file as files of runs, where there are none yet."""
     for name, body in _files_of(row for row in rows if not (folder / row["file"]).exists()):
-        _take(folder, name, body)
+        write_checked(folder / name, body)
 
 
 def _take(folder: Path, name: str, body: bytes | None) -> bool:
