@@ -223,7 +223,7 @@ def against_verl(args: argparse.Namespace, plan: Plan, folder: Path, output: Pat
                 real_run(run, folder)  # says what cannot be run before anything is
             done = []
             for runs, start in ((lean, lambda run: perform(run, folder, args.models)),
-                                (real, lambda run: perform_real(run, folder, folder / "verl"))):  # fmt: skip
+                                (real, lambda run: perform_real(run, folder, folder / "verl", args.models))):  # fmt: skip
                 records = {run: load(folder, run) for run in runs}
                 for run, record in records.items():
                     if record is None and not args.report and may_start():

@@ -10,13 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from lab.models import CleanTraining, load_models
+from lab.rollouts import Actor
+from lab.store import Store
+from lab.tasks import FAMILIES
 from record import describe_machine, git_head
 
-from learn.runs import DONE, FAILED, TRAIN_SEEDS, VERL, Record, Run, save
+from learn.reward_model import load_reward_model
+from learn.runs import DONE, FAILED, TRAIN_SEEDS, VERL, Record, Run, model_digest, save
 from learn.statistics import interval
 from learn.summary import Summary, shown
-from learn.systems import CREDIT, GRPO
+from learn.systems import CREDIT, GRPO, RED, Judging
 from rredcot_plugin.demo.progress import Progress
+from rredcot_plugin.demo.reasoner import build_tokenizer
 from rredcot_plugin.demo.training import LEARNING_RATE, PROMPTS, ROLLOUTS, TrainingFailedError, TrainingRun, train
 from rredcot_plugin.report.curves import REWARD, read_scalars
 
@@ -24,6 +30,8 @@ TASKS = {"sums": "chain_sum", "sorting": "number_sorting"}
 """Families that the demo's data preparation knows."""
 
 THIRDS = 3
+REWARD_MODEL = "reward_model"
+"""Folder of a run's reward model, in the form in which verl users have theirs."""
 
 
 @dataclass(frozen=True)
@@ -53,17 +61,31 @@ def real_run(run: Run, folder: Path) -> RealRun:
         raise ValueError(
             f"{run.name}: real runs have {PROMPTS} prompts x {ROLLOUTS} and a rate of {LEARNING_RATE}"
         )
-    estimator = "grpo" if run.system.kind == GRPO else "rredcot"
-    options = tuple(run.system.options.items())
+    estimator, options = "grpo" if run.system.kind == GRPO else "rredcot", dict(run.system.options)
+    if run.system.needs_reward_model:
+        if options != RED:
+            raise ValueError(f"--systems {run.system.name}: with a reward model, real runs know red alone")
+        estimator, options = "red", {"value_kwargs.path": str(folder / REWARD_MODEL)}
     steps, seed, warmup = run.sizes.steps, run.seed, run.sizes.warmup
     return RealRun(
-        estimator, folder / "run", folder / "data", steps, seed, "hf_cpu", options=options, warmup=warmup
+        estimator,
+        folder / "run",
+        folder / "data",
+        steps,
+        seed,
+        "hf_cpu",
+        options=tuple(options.items()),
+        warmup=warmup,
     )
 
 
-def perform_real(run: Run, folder: Path, work: Path) -> Record:
+def perform_real(run: Run, folder: Path, work: Path, models: Path) -> Record:
     """Train with verl, minutes a run, and keep its curves; a run that fails is kept with its reason."""
-    real = real_run(run, (work / Path(run.file).stem).resolve())
+    own = (work / Path(run.file).stem).resolve()
+    real = real_run(run, own)
+    judged: Record = {}
+    if run.system.needs_reward_model:
+        judged["reward_model_auc"] = save_reward_model(run, models, own / REWARD_MODEL)
     command = [
         sys.executable,
         "-m",
@@ -80,9 +102,23 @@ def perform_real(run: Run, folder: Path, work: Path) -> Record:
         record = {"status": DONE, "steps": _curves(real)}
     except TrainingFailedError as error:
         record = {"status": FAILED, "reason": str(error)}
-    record |= {"commit": git_head(), "cpu": describe_machine()["cpu"]}
+    record |= judged | {"commit": git_head(), "cpu": describe_machine()["cpu"]}
     save(folder, run, record)
     return record
+
+
+def save_reward_model(run: Run, models: Path, path: Path, judging: Judging | None = None) -> float:
+    """Write the reward model that lean runs of this family read, with the actor's tokenizer; its held-out area under
+    the curve."""
+    family, store, tokenizer = FAMILIES[run.family], Store(models), build_tokenizer()
+    model = load_models(store, CleanTraining(steps=run.sizes.clean_steps), {family.model})[family.model]
+    digest = model_digest(family.model, run.sizes.clean_steps)
+    network = load_reward_model(Actor(family, model, tokenizer), store, digest, judging or Judging())
+    area = float(network.held_out_auc)
+    del network.held_out_auc  # no part of a checkpoint
+    network.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return area
 
 
 def _curves(real: RealRun) -> dict[str, list[float]]:

@@ -11,18 +11,24 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from transformers import AutoModelForSequenceClassification
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import learning
+from lab.store import Store
 from learn.curves import arrival, collect, reach, smoothed, spent
-from learn.runs import FAILED, Run, Sizes, save
+from learn.reward_model import every_score, load_reward_model
+from learn.runs import FAILED, Run, Sizes, model_digest, save
 from learn.schedule import Plan
 from learn.statistics import improvement, interval, iqm, paired_difference
 from learn.summary import summarize, verdicts
-from learn.systems import choose, parse_system
+from learn.systems import Judging, choose, parse_system
 from learn.tables import draw, fill_page
+from learn.trainer import LeanTrainer
 
+from rredcot_plugin.integrations.verl.prefix_scores import check_reward_model
 from tests.unit.learning_cases import NO_MODELS, SMALL, made_up, run_of, small_plan
 
 
@@ -127,7 +133,13 @@ def test_a_real_run_gets_the_systems_options(tmp_path: Path) -> None:
     real = real_run(replace(run_of("rredcot_lam95", sizes), trainer="verl"), tmp_path)
     assert "+algorithm.rredcot.lam=0.95" in real.overrides(tmp_path) and real.estimator == "rredcot"
     assert real_run(run_of("grpo", sizes), tmp_path).estimator == "grpo"
+    red = real_run(run_of("red", sizes), tmp_path)
+    given = [option for option in red.overrides(tmp_path) if "rredcot" in option]
+    assert red.estimator == "red" and given == [
+        f"+algorithm.rredcot.value_kwargs.path={tmp_path / 'reward_model'}"
+    ]
     for wrong in (
+        run_of("red_lam0", sizes),
         run_of("control_no_reward", sizes),
         run_of("grpo", SMALL),
         replace(run_of("grpo", sizes), family="programs"),
@@ -141,13 +153,28 @@ def test_a_real_run_gets_the_systems_options(tmp_path: Path) -> None:
     assert entry == {"value": -0.5, "low": -0.5, "high": -0.5}
 
 
+def test_a_real_run_reads_the_lean_runs_reward_model(tmp_path: Path) -> None:
+    from learn.against_verl import save_reward_model
+
+    judging = Judging(questions=2, group=2, epochs=1)
+    save_reward_model(run_of("red"), tmp_path / "models", tmp_path / "saved", judging)
+    lean = LeanTrainer(run_of("grpo"), tmp_path / "models").actor
+    check_reward_model(str(tmp_path / "saved"), lean.tokenizer)
+    loaded, info = AutoModelForSequenceClassification.from_pretrained(tmp_path / "saved", output_loading_info=True)
+    assert not any(info.values()), info
+    digest = model_digest(lean.family.model, SMALL.clean_steps)
+    known = load_reward_model(lean, Store(tmp_path / "models"), digest, judging)
+    tokens = [lean.tokenizer.encode("2 + 3 = 5")]
+    torch.testing.assert_close(every_score(loaded.eval(), tokens), every_score(known, tokens))
+
+
 def test_real_runs_stay_in_their_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run_once(run: Run, folder: Path, _: Path) -> dict[str, Any]:
+    def run_once(run: Run, folder: Path, *_: Path) -> dict[str, Any]:
         record = made_up(run, [0.0] * (run.sizes.steps + 1), 1.0)
         save(folder, run, record)
         return record
 
-    def never(run: Run, folder: Path, _: Path) -> dict[str, Any]:
+    def never(run: Run, folder: Path, *_: Path) -> dict[str, Any]:
         raise AssertionError(run.name)
 
     output = tmp_path / "learning_verl.json"
