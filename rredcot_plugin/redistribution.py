@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rredcot_plugin.types import MASKED, Segments, check_num_segments, check_shape
+from rredcot_plugin.types import MASKED, Segments, by_rows, check_num_segments, check_shape
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -52,9 +52,14 @@ def sum_per_segment(per_token: Float[Tensor, "B T"], segments: Segments) -> Floa
     >>> sum_per_segment(torch.tensor([[1.0, 2.0, 4.0, 8.0]]), Segments(ids, torch.tensor([2])))
     tensor([[3., 8.]])
     """
-    ids = segments.segment_ids
-    sums = torch.zeros(segments.exists.shape, device=ids.device)
-    return sums.scatter_add(1, ids.clamp(min=0), torch.where(ids > MASKED, per_token.float(), 0.0))
+    width = segments.max_segments + 1
+
+    def add(numbers: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        # masked tokens go to an extra first column, which is cut off
+        sums = torch.zeros(len(ids), width, device=ids.device)
+        return sums.scatter_add_(1, ids - MASKED, numbers.float())[:, 1:]
+
+    return by_rows(add, per_token, segments.segment_ids)
 
 
 def spread_to_tokens(per_segment: Float[Tensor, "B S"], segment_ids: Int[Tensor, "B T"]) -> Float[Tensor, "B T"]:
@@ -67,5 +72,5 @@ def spread_to_tokens(per_segment: Float[Tensor, "B S"], segment_ids: Int[Tensor,
     highest = int(segment_ids.max()) if segment_ids.numel() else MASKED
     if highest >= per_segment.shape[1]:
         raise ValueError(f"segment_ids: expected ids under {per_segment.shape[1]}, got {highest}")
-    tokens = per_segment.gather(1, segment_ids.clamp(min=0))
-    return torch.where(segment_ids > MASKED, tokens, 0.0)
+    with_zero = torch.nn.functional.pad(per_segment, (1, 0))  # what masked tokens get
+    return by_rows(lambda numbers, ids: numbers.gather(1, ids - MASKED), with_zero, segment_ids)

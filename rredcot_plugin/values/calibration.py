@@ -30,6 +30,9 @@ MAX_STATES = 1 << 14
 NEWTON_STEPS, HALVINGS, TOLERANCE = 50, 30, 1e-7
 """Of the fit: most steps, most halvings of one, and the largest slope of a solution."""
 
+BLOCK = 1024
+"""Rows whose products a Hessian sums at a time."""
+
 
 @dataclass(frozen=True)
 class LabelledStates:
@@ -159,8 +162,13 @@ def _curvature(
     ridge: Float[Tensor, " F_plus_1"],
 ) -> Float[Tensor, "K F_plus_1 F_plus_1"]:
     """Hessians in standardised coordinates; a little more on the diagonal, where nothing in the rows tells."""
-    products = torch.stack([(rows * own[:, None]).T @ rows for own in weights.T])
-    found = to_raw @ products @ to_raw.mT
+    problems, width = weights.shape[1], rows.shape[1]
+    products = rows.new_zeros(problems * width, width)
+    for part, own in zip(
+        rows.split(BLOCK), weights.split(BLOCK), strict=True
+    ):  # so that temporaries stay in the cache
+        products.addmm_((own[:, :, None] * part[:, None, :]).flatten(1).T, part)
+    found = to_raw @ products.view(problems, width, width) @ to_raw.mT
     found.diagonal(dim1=1, dim2=2).add_(ridge + 1e-9)
     return found
 

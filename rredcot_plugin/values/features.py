@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from rredcot_plugin.groups import GroupStats
-from rredcot_plugin.types import Rollouts, Segments
+from rredcot_plugin.types import Rollouts, Segments, by_rows
 from rredcot_plugin.values import siblings
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def boundary_features(
     others = (stats.count - 1).clamp(min=0)
     smoothed = (unit_others_mean * others + 0.5) / (others + 1)
     real = rollouts.response_mask
-    position = exclusive_sum(real.float(), before)
+    position = by_rows(exclusive_sum, real, before)
     S = segments.max_segments
     number = torch.arange(S, device=real.device).float().expand(len(before), S)
     probe, others_mean = torch.logit(unit_values.clamp(1e-4, 1 - 1e-4)), torch.logit(smoothed)[:, None]
@@ -81,13 +81,18 @@ def _signal_features(
     """Running statistics of a per-token signal over the prefix: log-probs in full, entropies in short."""
     if signal is None:
         return [torch.zeros_like(position)] * (5 if lowest else 2)
-    total = exclusive_sum(torch.where(real, signal.float(), 0.0), before)
-    mean = total / position.clamp(min=1)
-    extreme = _exclusive_extreme(signal.float(), real, before, lowest=lowest)
-    if not lowest:
-        return [mean, extreme]
-    last_total = torch.diff(total, dim=1, prepend=torch.zeros_like(total[:, :1]))
-    return [total, mean, extreme, last_total, _last_segment_min(signal.float(), real, before)]
+
+    def statistics(
+        x: torch.Tensor, real: torch.Tensor, before: torch.Tensor, position: torch.Tensor
+    ) -> torch.Tensor:
+        total = exclusive_sum(torch.where(real, x, 0.0), before)
+        columns = [total / position.clamp(min=1), _exclusive_extreme(x, real, before, lowest=lowest)]
+        if lowest:
+            last_total = torch.diff(total, dim=1, prepend=torch.zeros_like(total[:, :1]))
+            columns = [total, *columns, last_total, _last_segment_min(x, real, before)]
+        return torch.stack(columns, dim=2)
+
+    return list(by_rows(statistics, signal.float(), real, before, position).unbind(2))
 
 
 def exclusive_sum(x: torch.Tensor, before: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,7 @@ import torch
 
 from rredcot_plugin.groups import GroupStats
 from rredcot_plugin.redistribution import sum_per_segment
-from rredcot_plugin.types import Rollouts, Segments
+from rredcot_plugin.types import Rollouts, Segments, by_rows
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -39,8 +39,8 @@ def surprise(rollouts: Rollouts, segments: Segments) -> Float[Tensor, "B S"]:
     """
     if rollouts.log_probs is None:
         raise ValueError("log_probs: baseline=least_variance weighs segments by them, and the rollouts have none")
-    square = (1 - rollouts.log_probs.float().exp()).square()
-    return sum_per_segment(torch.where(rollouts.response_mask, square, 0.0), segments) + FLOOR
+    square = by_rows(lambda log_probs: (1 - log_probs.float().exp()).square(), rollouts.log_probs)
+    return sum_per_segment(square, segments) + FLOOR
 
 
 def weighted_others_mean(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
 
 import rredcot_plugin as rr
+from rredcot_plugin.redistribution import sum_per_segment
 from rredcot_plugin.registry import Registry
 
 
@@ -49,6 +51,46 @@ def test_rollouts_say_what_is_wrong(kwargs: dict, message: str) -> None:
 def test_segments_must_be_a_partition(ids: list, num: list, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         rr.Segments(torch.tensor(ids), torch.tensor(num))
+
+
+def said_of(ids: list[list[int]], num: list[int]) -> str:
+    """What is wrong with this partition, row by row and token by token; nothing if it is right."""
+    seen = [[i for i in row if i >= 0] for row in ids]
+    if any(b < a for row in seen for a, b in pairwise(row)):
+        return "decrease"
+    if any(b - a > 1 for row in seen for a, b in pairwise([-1, *row])):
+        return "without tokens"
+    return "" if num == [len(set(row)) for row in seen] else "last id"
+
+
+@pytest.mark.parametrize("block", [1, 1 << 15])
+def test_segments_agree_with_a_slow_reference(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rredcot_plugin.types.BLOCK", block)
+    generator = torch.Generator().manual_seed(0)
+    found = set()
+    for _ in range(600):
+        ids = torch.randint(-1, 3, (2, 5), generator=generator).sort(dim=1).values
+        ids = ids.where(torch.rand(2, 5, generator=generator) < 0.8, -1)  # masked tokens anywhere
+        if torch.rand((), generator=generator) < 0.2:
+            ids = ids.flip(1)
+        num = (ids.amax(dim=1) + 1 - (torch.rand(2, generator=generator) < 0.1).long()).clamp(min=0)
+        wrong = said_of(ids.tolist(), num.tolist())
+        found.add(wrong)
+        if wrong:
+            with pytest.raises(ValueError, match=wrong):
+                rr.Segments(ids, num)
+            continue
+        segments = rr.Segments(ids, num)
+        places = [
+            [[t for t, i in enumerate(row) if i == s] for s in range(segments.max_segments)]
+            for row in ids.tolist()
+        ]
+        assert segments.starts.tolist() == [[min(own, default=5) for own in row] for row in places]
+        assert segments.lengths.tolist() == [[len(own) for own in row] for row in places]
+        numbers = torch.rand(2, 5, generator=generator)
+        sums = [[sum(numbers[b, own].tolist()) for own in row] for b, row in enumerate(places)]
+        torch.testing.assert_close(sum_per_segment(numbers, segments), torch.tensor(sums))
+    assert found == {"", "decrease", "without tokens", "last id"}
 
 
 def test_segment_geometry() -> None:
