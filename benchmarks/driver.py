@@ -97,7 +97,7 @@ def bare(rows: StepRows) -> StepRows:
 def main() -> None:
     """Measure, summarise, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--traces", type=int, default=256, help="rollouts of a step (default 256)")
+    parser.add_argument("--traces", type=int, default=1024, help="rollouts of a step (default 1024)")
     parser.add_argument("--tokens", type=int, default=8192, help="response tokens (default 8192)")
     parser.add_argument("--repeats", type=int, default=5, help="measured steps (default 5)")
     parser.add_argument("--quick", action="store_true", help="a small step, nothing written")

@@ -3,7 +3,7 @@
 Seconds come from benchmarks on CPU cores of an AMD EPYC. They are linear in tokens and in probes, above what a step
 takes however small it is:
 
-    credit    1,024 rollouts × 8,192 tokens in 4.09 s, segmentation included          assign_credit.json
+    credit    1,024 rollouts × 8,192 tokens in 2.06 s, segmentation included          assign_credit.json
     text      of each token, for segmenters and probes                                plan_check.json
     probes    placing them, vectors for TransferQueue included                        plan_check.json
     a step    credit 0.14 s, planning 0.10 s, of 64 rollouts of 40 tokens in verl     step_share.json
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from rredcot_plugin.planning.setup import Setup
 from rredcot_plugin.planning.transfers import DRIVER, Transfer
 
-CREDIT_A_TOKEN = 4.09 / (1024 * 8192)
+CREDIT_A_TOKEN = 2.06 / (1024 * 8192)
 CREDIT_A_STEP = 0.15
 PLAN_A_STEP = 0.105
 ALIGN_A_TOKEN = 1.8e-7
@@ -28,15 +28,15 @@ PLAN_A_PROBE_AND_TOKEN = 5e-10
 SHARED_FROM = 1 << 20
 """Response tokens of a step over which ``credit_workers: auto`` shares it (integrations/verl/crew.py)."""
 
-SHARED_A_TOKEN = 1.1e-7
+SHARED_A_TOKEN = 7.1e-8
 SHARED_A_PROBE = 3e-7
-FIT_A_STEP = 0.9
+FIT_A_STEP = 0.49
 """The two fits of the default, of values and of baselines, see a sample of a big step and stay with the driver."""
 
 ROW_BYTES = 41
 """A response token: tensors 21, text and offsets 20 (assign_credit.json)."""
 
-CREDIT_BYTES = 39
+CREDIT_BYTES = 21
 """What assign_credit needs on top, a response token (assign_credit.json)."""
 
 PROBE_BYTES = 146
