@@ -3,6 +3,7 @@ after they were taught a wrong habit."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -123,3 +124,11 @@ def load_models(store: Store, spec: CleanTraining, wanted: set[str]) -> dict[str
     for name in wanted & {*TAUGHT, *SPOILT}:
         models[name] = small_model(name, store, spec)
     return models
+
+
+def weights_digest(model: torch.nn.Module) -> str:
+    """What tells two draws of a model apart: its settings do not, since arithmetic differs between machines."""
+    found = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        found.update(name.encode() + tensor.detach().cpu().numpy().tobytes())
+    return found.hexdigest()[:12]

@@ -16,12 +16,17 @@ from safetensors.torch import save as save_tensors
 
 Tensors = dict[str, torch.Tensor]
 
+SHIPPED = Path(__file__).parent.parent / "models"
+"""Files of the stores that come with the project: another machine's arithmetic makes models that are not the same to the
+last bit, and then go ways of their own."""
+
 
 class Store:
     """``json`` and ``tensors`` return what a file holds, or make it and write it.
 
     A file's name has a digest of the settings it was made with, so other settings make another file; its first
-    line is the digest of the rest. A file that does not agree with it is named, and made again.
+    line is the digest of the rest. A file that does not agree with it is named, and made again. Tensors that the folder
+    lacks are taken from ``SHIPPED``, where they are there.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -39,6 +44,8 @@ class Store:
     def tensors(self, name: str, settings: Any, make: Callable[[], Tensors]) -> Tensors:
         path = self.path(name, settings, "tensors")
         body = read_checked(path)
+        if body is None:
+            body = read_checked(SHIPPED / path.name)
         if body is not None:
             try:
                 return load_tensors(body)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lab.models import CleanTraining, load_models
+from lab.models import CleanTraining, load_models, weights_digest
 from lab.rollouts import Actor, with_signals
 from lab.store import Store
 from lab.tasks import FAMILIES
@@ -39,7 +39,7 @@ class LeanTrainer:
         torch.manual_seed(seed_of(run.seed, "torch", 0))
         store = Store(models)
         model = load_models(store, CleanTraining(steps=sizes.clean_steps), {family.model})[family.model]
-        self.run = run
+        self.run, self.weights = run, weights_digest(model)
         self.actor = Actor(family, model, build_tokenizer())
         judge_of = model_digest(family.model, sizes.clean_steps)
         asks = run.system.needs_reward_model
@@ -51,7 +51,8 @@ class LeanTrainer:
         self.seconds: dict[str, float] = {}
 
     def fit(self, tell: Tell = lambda step: None) -> Record:
-        """All steps; rows of numbers by name: ``steps`` one entry a step, ``evals`` one a validation.
+        """All steps; rows of numbers by name: ``steps`` one entry a step, ``evals`` one a validation; ``weights`` is a
+        digest of the model that was trained on.
 
         Raises:
             FloatingPointError: a gradient that is not finite; also ValueError or RuntimeError by what broke.
@@ -64,7 +65,7 @@ class LeanTrainer:
             if last or step % sizes.eval_every == 0:
                 evals.append(self._evaluate(step, sizes.final_samples if last else sizes.eval_samples))
             tell(step)
-        record: Record = {"steps": _columns(steps), "evals": _columns(evals)}
+        record: Record = {"weights": self.weights, "steps": _columns(steps), "evals": _columns(evals)}
         if self.reward_model is not None:
             record["reward_model_auc"] = float(self.reward_model.held_out_auc)
         return record

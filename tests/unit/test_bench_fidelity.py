@@ -15,11 +15,11 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from lab.agreement import Pairs, blame, ceiling, pearson, rmse, spearman
 from lab.diagnose import Table
 from lab.estimators import ESTIMATORS, Workbench, config_of
-from lab.models import CleanTraining, build_clean
+from lab.models import CleanTraining, build_clean, load_models, weights_digest
 from lab.programs import run_program
 from lab.rollouts import Actor, reference_values, sample_batch
 from lab.sampling import continuations
-from lab.store import Store
+from lab.store import SHIPPED, Store, load_tensors, read_checked
 from lab.tasks import FAMILIES, habit_examples
 from lab.wordy import is_free
 
@@ -109,6 +109,19 @@ def test_store_makes_a_broken_file_again_and_says_so(tmp_path: Path, capsys: pyt
     tensors = store.tensors("y", {}, lambda: {"a": torch.ones(2)})
     assert torch.equal(store.tensors("y", {}, dict)["a"], tensors["a"])
     assert not list(tmp_path.glob("*.half"))
+
+
+@pytest.mark.parametrize("name", [path.name.split("-")[0] for path in SHIPPED.iterdir()])
+def test_models_that_come_with_the_project_are_not_trained_again(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lab.models.train_on", lambda *_: pytest.fail("trained"))
+    family = name.removeprefix("model_")
+    model = load_models(Store(tmp_path), CleanTraining(), {family})[family]
+    shipped = load_tensors(read_checked(next(SHIPPED.glob(f"{name}-*"))))
+    assert all(torch.equal(tensor, shipped[key]) for key, tensor in model.state_dict().items())
+    untouched = build_clean(build_tokenizer(), CleanTraining())
+    assert weights_digest(model) != weights_digest(untouched) and not list(tmp_path.iterdir())
 
 
 def test_agreement_against_numpy() -> None:

@@ -51,8 +51,9 @@ def test_a_run_has_a_number_for_each_step_and_validation() -> None:
     record = LeanTrainer(run_of("rredcot"), NO_MODELS).fit()
     assert all(len(column) == 2 for column in record["steps"].values())
     assert record["evals"]["step"] == [0.0, 2.0]
-    every = [x for part in record.values() for column in part.values() for x in column]
+    every = [x for part in ("steps", "evals") for column in record[part].values() for x in column]
     assert np.isfinite(every).all() and min(record["steps"]["seconds_credit"]) > 0
+    assert record["weights"] == LeanTrainer(run_of("grpo", seed=1), NO_MODELS).weights
 
 
 def test_an_interrupted_plan_ends_as_one_that_was_not(plan: Plan, folder: Path, tmp_path: Path) -> None:
