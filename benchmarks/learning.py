@@ -32,7 +32,7 @@ from learn.curves import Curves, collect
 from learn.execute import execute, known_records, perform
 from learn.runs import DONE, FAILED, Record, Run, Sizes, load, merge, rows_of, take_rows, with_texts
 from learn.schedule import Plan
-from learn.summary import Summary, summarize, verdicts, without_unknown
+from learn.summary import BASE, Summary, summarize, verdicts, without_unknown
 from learn.systems import DEFAULT_SYSTEMS, MORE_SYSTEMS, choose, parse_system
 from learn.tables import draw, fill_page, make_tables, objections, split_page
 from record import write_record
@@ -158,6 +158,18 @@ def gather(plan: Plan, records: dict[Run, Record]) -> dict[str, dict[str, Curves
     return found
 
 
+def leave_out_other_models(found: dict[str, dict[str, Curves]]) -> list[str]:
+    """Take out the systems whose runs did not begin with GRPO's model: the same training on another machine makes another
+    one, and they differ by more than the systems do. What was taken out, a line each."""
+    lines = []
+    for family, systems in found.items():
+        base = systems.get(BASE)
+        for name in [name for name, own in systems.items() if base is not None and own.weights != base.weights]:
+            del systems[name]
+            lines.append(f"{family} {name}: its runs began with another model than those of {BASE}; left out")
+    return lines
+
+
 def published(output: Path) -> list[Record]:
     """Rows of the report that is there: what it has need not be run again. A broken one is named and counts for nothing."""
     try:
@@ -171,6 +183,7 @@ def report(plan: Plan, records: dict[Run, Record], output: Path, page: Path | No
     """Tables, verdicts, objections, the record and the picture. Runs of an ``earlier`` report that this plan does not
     ask for stay in the record, beside its own."""
     found, tuned = gather(plan, records), plan.tuned(records)
+    others = leave_out_other_models(found)
     for (family, name), choice in tuned.items():
         scores = ", ".join(f"{rate:g}: {score:.3f}" for rate, score in choice.scores.items())
         print(f"{family} {name}: rate {choice.rate:g} of {scores}")
@@ -183,7 +196,7 @@ def report(plan: Plan, records: dict[Run, Record], output: Path, page: Path | No
             make_tables(found, summary, tuned),
             "",
             *(f"- {line}" for line in verdicts(summary)),
-            *(f"- {line}" for line in objections(found, summary, tuned)),
+            *(f"- {line}" for line in [*objections(found, summary, tuned), *others]),
         ]
     )
     print(text)

@@ -8,11 +8,15 @@ from lab.estimators import Workbench, config_of
 from rredcot_plugin.types import Rollouts, Segments
 from rredcot_plugin.values.features import exclusive_sum
 
+HIDDEN = 24
+"""Random directions in which a hidden state is looked at."""
+
 EXTRA: dict[str, list[str]] = {
     "unclipped probe": ["log_value"],
     "probe's past": ["logit_max", "logit_change"],
     "answer mass": ["log_mass", "logit_share"],
     "excess surprise": ["excess_sum", "excess_max", "last_excess_max"],
+    "hidden states": [f"hidden_{i}" for i in range(HIDDEN)],
 }
 """Group -> columns."""
 
@@ -23,6 +27,7 @@ def extra_features(bench: Workbench, index: int, own: dict[str, torch.Tensor]) -
     return {
         **_probe_columns(bench, index, own["logit_value"]),
         **_surprise_columns(rollouts, segments),
+        **_hidden_columns(bench, index),
     }
 
 
@@ -63,3 +68,18 @@ def _surprise_columns(rollouts: Rollouts, segments: Segments) -> dict[str, torch
     for k in range(1, last.shape[1]):
         last[:, k] = torch.where(segments.segment_ids == k - 1, excess, 0.0).amax(dim=1)
     return {"excess_sum": exclusive_sum(excess, before), "excess_max": running, "last_excess_max": last}
+
+
+@torch.no_grad()
+def _hidden_columns(bench: Workbench, index: int) -> dict[str, torch.Tensor]:
+    """The last layer's state at the token before each boundary, which the log-prob pass has computed, in a few random
+    directions, the same ones always."""
+    batch, segments, model = bench.batches[index], bench.segments[index], bench.actor.model
+    size = model.config.hidden_size
+    directions = torch.randn(size, HIDDEN, generator=torch.Generator().manual_seed(0)) / size**0.5
+    found = torch.zeros(*segments.exists.shape, HIDDEN)
+    for row, tokens in enumerate(batch.tokens):
+        states = model.model(input_ids=torch.tensor([tokens]), use_cache=False).last_hidden_state[0]
+        own = segments.starts[row][segments.exists[row]]
+        found[row, : len(own)] = states[len(batch.rows.prompts[row]) + own - 1] @ directions
+    return dict(zip(EXTRA["hidden states"], found.unbind(2), strict=True))

@@ -20,7 +20,8 @@ class Curves:
     counted.
 
     ``evals[name]`` (n, E), ``trained[name]`` (n, T); ``spent`` (n, E) by "step", "seconds" and "tokens": what had
-    been used when a validation was made.
+    been used when a validation was made. ``weights`` are digests of the models that the runs began with, "" where none
+    was kept.
     """
 
     seeds: np.ndarray
@@ -29,6 +30,7 @@ class Curves:
     trained: dict[str, np.ndarray]
     spent: dict[str, np.ndarray]
     reasons: tuple[str, ...]
+    weights: frozenset[str]
 
     @property
     def runs(self) -> int:
@@ -88,6 +90,7 @@ def collect(runs: Sequence[Run], records: Mapping[Run, Record]) -> Curves:
             **{name: np.array([total[name][at] for total in totals]) for name in ("seconds", "tokens")},
         },
         tuple(record["reason"] for record in there if record["status"] != DONE),
+        frozenset(record.get("weights", "") for record in done),
     )
 
 

@@ -48,7 +48,7 @@ class System:
     def identity(self) -> dict[str, Any]:
         """What a result of this system depends on; the features too, where the fit reads them."""
         known: dict[str, Any] = {"kind": self.kind, "options": dict(self.options)}
-        if self.kind in (CREDIT, SHUFFLED):
+        if self.estimates:
             known["options"].setdefault("baseline", self.config.baseline)  # what the default is has changed once
             fitted = self.config.calibrate != "none" and calibrates(self.config.build_value_estimator())
             known["features"] = list(NAMES) if fitted else []
@@ -57,14 +57,18 @@ class System:
         return known
 
     @property
+    def estimates(self) -> bool:
+        """Whether it has values of states, from the estimator of its options."""
+        return self.kind in (CREDIT, SHUFFLED)
+
+    @property
     def probes(self) -> bool:
         """Whether it asks the model how probable answers are."""
-        return self.kind in (CREDIT, SHUFFLED) and bool(proposal_limits(self.config.build_value_estimator()))
+        return self.estimates and bool(proposal_limits(self.config.build_value_estimator()))
 
     @property
     def needs_reward_model(self) -> bool:
-        asks = self.kind in (CREDIT, SHUFFLED)
-        return asks and "reward_model" in scores_read(self.config.build_value_estimator())
+        return self.estimates and "reward_model" in scores_read(self.config.build_value_estimator())
 
 
 PAPER = {"mode": "weighted", "proposals": "group"}

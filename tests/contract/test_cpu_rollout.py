@@ -88,7 +88,8 @@ def test_batch_mates_do_not_matter(model: Qwen2ForCausalLM) -> None:
     for i, alone in enumerate(requests):
         (result,) = generate_batch(model, [alone], eos_ids={3, 4})
         assert result.token_ids == together[i].token_ids
-        np.testing.assert_allclose(result.log_probs, together[i].log_probs, atol=1e-5)
+        # another batch takes other kernels, whose float32 sums end differently on each processor
+        np.testing.assert_allclose(result.log_probs, together[i].log_probs, atol=5e-5)
     reversed_order = generate_batch(model, requests[::-1], eos_ids={3, 4})
     assert [g.token_ids for g in reversed_order[::-1]] == [g.token_ids for g in together]
 

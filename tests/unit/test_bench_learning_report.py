@@ -96,6 +96,18 @@ def test_ratios_of_steps_and_seconds_on_made_up_curves(tmp_path: Path, monkeypat
     assert (tmp_path / "x.png").stat().st_size > 10_000
 
 
+def test_runs_of_another_model_are_not_compared() -> None:
+    found: dict[str, Any] = {"sums": {}, "habits": {}}
+    for name, weights in (("grpo", "a"), ("rredcot", "a"), ("attention", "b"), ("red", "")):
+        runs = [run_of(name, seed=seed) for seed in range(2)]
+        records = {run: {**made_up(run, [0.0, 1.0], 1.0), "weights": weights} for run in runs}
+        found["sums"][name] = collect(runs, records)
+    found["habits"]["red"] = found["sums"]["red"]  # nothing there to compare with
+    lines = learning.leave_out_other_models(found)
+    assert list(found["sums"]) == ["grpo", "rredcot"] and list(found["habits"]) == ["red"]
+    assert [line.split(":")[0] for line in lines] == ["sums attention", "sums red"]
+
+
 def test_wrong_names_say_which_exist() -> None:
     with pytest.raises(ValueError, match="Did you mean grpo\\? Known: grpo, mc_grpo"):
         choose(["grpoo"], [])
