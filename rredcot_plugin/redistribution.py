@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rredcot_plugin.types import MASKED, Segments, by_rows, check_num_segments, check_shape
+from rredcot_plugin.types import MASKED, Segments, add_per_segment, by_rows, check_num_segments, check_shape
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -52,14 +52,8 @@ def sum_per_segment(per_token: Float[Tensor, "B T"], segments: Segments) -> Floa
     >>> sum_per_segment(torch.tensor([[1.0, 2.0, 4.0, 8.0]]), Segments(ids, torch.tensor([2])))
     tensor([[3., 8.]])
     """
-    width = segments.max_segments + 1
-
-    def add(numbers: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-        # masked tokens go to an extra first column, which is cut off
-        sums = torch.zeros(len(ids), width, device=ids.device)
-        return sums.scatter_add_(1, ids - MASKED, numbers.float())[:, 1:]
-
-    return by_rows(add, per_token, segments.segment_ids)
+    width = segments.max_segments
+    return by_rows(lambda x, ids: add_per_segment(x.float(), ids, width), per_token, segments.segment_ids)
 
 
 def spread_to_tokens(per_segment: Float[Tensor, "B S"], segment_ids: Int[Tensor, "B T"]) -> Float[Tensor, "B T"]:

@@ -41,13 +41,20 @@ def check_finite(name: str, tensor: torch.Tensor, where: torch.Tensor) -> None:
 def by_rows(work: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
     """``work`` on the rows of all tensors, done in blocks of rows and put together.
 
-    Temporaries as large as a batch leave the cache, and their memory is new each time; those of a block stay. A large batch
-    takes a third of the time on a CPU.
+    Temporaries as large as a batch leave the cache, and their memory is new each time; those of a block stay. On a CPU
+    a large batch takes half the time or less.
     """
     if tensors[0].device.type != "cpu":
         return work(*tensors)
     rows = max(1, BLOCK // max(1, *(x[:1].numel() for x in tensors)))
     return torch.cat([work(*block) for block in zip(*(x.split(rows) for x in tensors), strict=True)])
+
+
+def add_per_segment(numbers: Tensor, segment_ids: Int[Tensor, "B T"], width: int) -> Tensor:
+    """Sum of the numbers (B, T) over each segment, (B, ``width``); what stands on masked tokens counts nowhere."""
+    # masked tokens go to an extra first column, which is cut off
+    sums = numbers.new_zeros(len(segment_ids), width + 1)
+    return sums.scatter_add_(1, segment_ids - MASKED, numbers)[:, 1:]
 
 
 def check_num_segments(num_segments: torch.Tensor, rows: int, width: int) -> None:
@@ -178,13 +185,9 @@ class Segments:
     @property
     def lengths(self) -> Int[Tensor, "B S"]:
         """Tokens in each segment, 0 in the padding."""
-        width, one = self.max_segments + 1, torch.ones((), dtype=torch.int64, device=self.segment_ids.device)
+        width, one = self.max_segments, torch.ones((), dtype=torch.int64, device=self.segment_ids.device)
 
-        def count(ids: Int[Tensor, "B T"]) -> Int[Tensor, "B S"]:
-            # masked tokens are counted in an extra first column, which is cut off
-            return one.new_zeros(len(ids), width).scatter_add_(1, ids - MASKED, one.expand_as(ids))[:, 1:]
-
-        return by_rows(count, self.segment_ids)
+        return by_rows(lambda ids: add_per_segment(one.expand_as(ids), ids, width), self.segment_ids)
 
     @property
     def starts(self) -> Int[Tensor, "B S"]:

@@ -77,9 +77,10 @@ def _hidden_columns(bench: Workbench, index: int) -> dict[str, torch.Tensor]:
     batch, segments, model = bench.batches[index], bench.segments[index], bench.actor.model
     size = model.config.hidden_size
     directions = torch.randn(size, HIDDEN, generator=torch.Generator().manual_seed(0)) / size**0.5
-    found = torch.zeros(*segments.exists.shape, HIDDEN)
+    starts, exists = segments.starts, segments.exists
+    found = torch.zeros(*exists.shape, HIDDEN)
     for row, tokens in enumerate(batch.tokens):
         states = model.model(input_ids=torch.tensor([tokens]), use_cache=False).last_hidden_state[0]
-        own = segments.starts[row][segments.exists[row]]
+        own = starts[row, exists[row]]
         found[row, : len(own)] = states[len(batch.rows.prompts[row]) + own - 1] @ directions
     return dict(zip(EXTRA["hidden states"], found.unbind(2), strict=True))

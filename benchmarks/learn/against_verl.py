@@ -10,19 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from lab.models import CleanTraining, load_models
-from lab.rollouts import Actor
 from lab.store import Store
 from lab.tasks import FAMILIES
 from record import describe_machine, git_head
 
+from learn.batch import first_actor
 from learn.reward_model import load_reward_model
 from learn.runs import DONE, FAILED, TRAIN_SEEDS, VERL, Record, Run, model_digest, save
 from learn.statistics import interval
 from learn.summary import Summary, shown
 from learn.systems import CREDIT, GRPO, RED, Judging
 from rredcot_plugin.demo.progress import Progress
-from rredcot_plugin.demo.reasoner import build_tokenizer
 from rredcot_plugin.demo.training import LEARNING_RATE, PROMPTS, ROLLOUTS, TrainingFailedError, TrainingRun, train
 from rredcot_plugin.report.curves import REWARD, read_scalars
 
@@ -110,14 +108,13 @@ def perform_real(run: Run, folder: Path, work: Path, models: Path) -> Record:
 def save_reward_model(run: Run, models: Path, path: Path, judging: Judging | None = None) -> float:
     """Write the reward model that lean runs of this family read, with the actor's tokenizer; its held-out area under
     the curve."""
-    family, store, tokenizer = FAMILIES[run.family], Store(models), build_tokenizer()
-    model = load_models(store, CleanTraining(steps=run.sizes.clean_steps), {family.model})[family.model]
-    digest = model_digest(family.model, run.sizes.clean_steps)
-    network = load_reward_model(Actor(family, model, tokenizer), store, digest, judging or Judging())
+    family, store, clean_steps = FAMILIES[run.family], Store(models), run.sizes.clean_steps
+    actor, digest = first_actor(family, store, clean_steps), model_digest(family.model, clean_steps)
+    network = load_reward_model(actor, store, digest, judging or Judging())
     area = float(network.held_out_auc)
     del network.held_out_auc  # no part of a checkpoint
     network.save_pretrained(path)
-    tokenizer.save_pretrained(path)
+    actor.tokenizer.save_pretrained(path)
     return area
 
 

@@ -7,13 +7,21 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from lab.family import Question
+from lab.family import Family, Question
+from lab.models import CleanTraining, load_models
 from lab.rollouts import Actor, LabBatch, encode
 from lab.sampling import Prefix, continuations
+from lab.store import Store
 
 from learn.fast_sampling import folded
-from rredcot_plugin.demo.reasoner import MAX_RESPONSE_TOKENS
+from rredcot_plugin.demo.reasoner import MAX_RESPONSE_TOKENS, build_tokenizer
 from rredcot_plugin.offline.encode import EncodedRow
+
+
+def first_actor(family: Family, store: Store, clean_steps: int) -> Actor:
+    """The family's model as training finds it, from the store where that has it."""
+    model = load_models(store, CleanTraining(steps=clean_steps), {family.model})[family.model]
+    return Actor(family, model, build_tokenizer())
 
 
 def seed_of(run_seed: int, purpose: str, step: int) -> int:

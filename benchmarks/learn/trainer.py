@@ -13,18 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lab.models import CleanTraining, load_models, weights_digest
-from lab.rollouts import Actor, with_signals
+from lab.models import weights_digest
+from lab.rollouts import with_signals
 from lab.store import Store
 from lab.tasks import FAMILIES
 
-from learn.batch import judge, response_log_probs, rollouts, seed_of
+from learn.batch import first_actor, judge, response_log_probs, rollouts, seed_of
 from learn.credit import Crediter
 from learn.reward_model import load_reward_model
 from learn.runs import PHASES, TRAIN_SEEDS, Record, Run, model_digest
 from learn.systems import Judging
 from learn.verl_parts import Updater, actor_config
-from rredcot_plugin.demo.reasoner import build_tokenizer
 
 EVAL_SEED = 0
 Row = dict[str, float]
@@ -38,14 +37,13 @@ class LeanTrainer:
         sizes, family = run.sizes, FAMILIES[run.family]
         torch.manual_seed(seed_of(run.seed, "torch", 0))
         store = Store(models)
-        model = load_models(store, CleanTraining(steps=sizes.clean_steps), {family.model})[family.model]
-        self.run, self.weights = run, weights_digest(model)
-        self.actor = Actor(family, model, build_tokenizer())
+        self.actor = first_actor(family, store, sizes.clean_steps)
+        self.run, self.weights = run, weights_digest(self.actor.model)
         judge_of = model_digest(family.model, sizes.clean_steps)
         asks = run.system.needs_reward_model
         self.reward_model = load_reward_model(self.actor, store, judge_of, Judging()) if asks else None
         self.crediter = Crediter(run.system, self.actor, run.seed, self.reward_model)
-        self.updater = Updater(model, actor_config(run.rate, sizes.prompts, sizes.group, sizes.warmup))
+        self.updater = Updater(self.actor.model, actor_config(run.rate, sizes.prompts, sizes.group, sizes.warmup))
         self.train = family.problems("train", sizes.prompts * sizes.steps, TRAIN_SEEDS + run.seed)
         self.held_out = family.problems("val", sizes.eval_questions, EVAL_SEED)
         self.seconds: dict[str, float] = {}

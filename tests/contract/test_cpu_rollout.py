@@ -82,14 +82,16 @@ def test_greedy_equals_transformers_generate(model: Qwen2ForCausalLM) -> None:
         assert result.token_ids == theirs[0, len(prompt) :].tolist()
 
 
-def test_batch_mates_do_not_matter(model: Qwen2ForCausalLM) -> None:
+def test_batch_mates_do_not_matter() -> None:
+    model = (
+        tiny_model().double()
+    )  # in float32 another batch takes other kernels, which round otherwise on each processor
     requests = [request(p, occurrence=i, budget=4 + 3 * i) for i, p in enumerate(PROMPTS)]
     together = generate_batch(model, requests, eos_ids={3, 4})
     for i, alone in enumerate(requests):
         (result,) = generate_batch(model, [alone], eos_ids={3, 4})
         assert result.token_ids == together[i].token_ids
-        # another batch takes other kernels, whose float32 sums end differently on each processor
-        np.testing.assert_allclose(result.log_probs, together[i].log_probs, atol=5e-5)
+        np.testing.assert_allclose(result.log_probs, together[i].log_probs, atol=1e-5)
     reversed_order = generate_batch(model, requests[::-1], eos_ids={3, 4})
     assert [g.token_ids for g in reversed_order[::-1]] == [g.token_ids for g in together]
 

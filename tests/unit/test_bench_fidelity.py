@@ -111,14 +111,13 @@ def test_store_makes_a_broken_file_again_and_says_so(tmp_path: Path, capsys: pyt
     assert not list(tmp_path.glob("*.half"))
 
 
-@pytest.mark.parametrize("name", [path.name.split("-")[0] for path in SHIPPED.iterdir()])
+@pytest.mark.parametrize("family", ["clean", "habits", "chains"])
 def test_models_that_come_with_the_project_are_not_trained_again(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lab.models.train_on", lambda *_: pytest.fail("trained"))
-    family = name.removeprefix("model_")
     model = load_models(Store(tmp_path), CleanTraining(), {family})[family]
-    shipped = load_tensors(read_checked(next(SHIPPED.glob(f"{name}-*"))))
+    shipped = load_tensors(read_checked(next(SHIPPED.glob(f"model_{family}-*"))))
     assert all(torch.equal(tensor, shipped[key]) for key, tensor in model.state_dict().items())
     untouched = build_clean(build_tokenizer(), CleanTraining())
     assert weights_digest(model) != weights_digest(untouched) and not list(tmp_path.iterdir())
