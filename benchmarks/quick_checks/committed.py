@@ -14,6 +14,8 @@ ENDS = ("low", "value", "high")
 ROUNDING = 1e-9
 COMMANDS = {
     "fidelity": "make bench-fidelity",
+    "fidelity_again": "python benchmarks/fidelity.py --diagnose --families own_sums multiples programs chains "
+    "--output benchmarks/results/fidelity_again.json",
     "gradient": "make bench-gradient",
     **{
         f"gradient_{family}": f"python benchmarks/gradient.py --families {family} --candidates 256 "
@@ -21,6 +23,10 @@ COMMANDS = {
         for family in ("own_sums", "chains")
     },
     "learning": "make bench-learning",
+    "learning_first": "python benchmarks/learning.py --families habits chains parts "
+    "--output benchmarks/results/learning_first.json",
+    "learning_equal_rate": "python benchmarks/learning.py --families chains --systems grpo rredcot --rates 1e-4 "
+    "--tuning-seeds 9001 --output benchmarks/results/learning_equal_rate.json",
     "learning_large": "python benchmarks/learning.py --batch large",
     "learning_large_verl": "python benchmarks/learning.py --against-verl --families sums",
     "overhead": "make bench-overhead",
