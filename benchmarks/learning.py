@@ -53,6 +53,9 @@ BATCHES = {
 OUTPUTS = {SMALL: RESULTS / "learning.json", LARGE: RESULTS / "learning_large.json"}
 
 RATES = {SMALL: (7e-5, 1e-4, 1.4e-4, 2e-4), LARGE: (1e-4, 2e-4, 4e-4)}
+FURTHER_RATES = {SMALL: (2.5e-5, 3.5e-5, 5e-5, 2.8e-4, 4e-4), LARGE: (2.5e-5, 5e-5, 8e-4)}
+"""Tried outward, one after the other, where a system does best at the edge of ``RATES``."""
+
 TUNING_SEEDS = {SMALL: (9001, 9002, 9003, 9004), LARGE: (9001, 9002)}
 """Noisy steps break down at a rate on one seed and not on the next."""
 
@@ -88,7 +91,12 @@ def parse_arguments() -> tuple[argparse.Namespace, Plan]:
         choices=list(BATCHES),
         help=f"rollouts a step: {SMALL} (default), 16 in each of 120 steps, or {LARGE}, 64 in each of 30, as verl is run",
     )
-    add("--rates", nargs="+", type=float, help="learning rates to choose from (default: three or four)")
+    add(
+        "--rates",
+        nargs="+",
+        type=float,
+        help="learning rates to choose from, no others (default: three or four, more where the best is at the edge)",
+    )
     add("--steps", type=int, help="training steps of a run")
     add("--clean-steps", type=int, default=Sizes.clean_steps, help="supervised steps of the model of own_sums, …")
     add("--jobs", type=int, default=1, help="processes, one thread each (default 1)")
@@ -130,6 +138,7 @@ def parse_arguments() -> tuple[argparse.Namespace, Plan]:
             tuning[:1] if args.quick else tuning,
             tuple(args.seeds[:2] if args.quick else args.seeds),
             sizes,
+            FURTHER_RATES[args.batch] if args.rates is None and not args.quick else (),
         )
     except ValueError as error:
         parser.error(str(error))

@@ -45,7 +45,11 @@ def perform(run: Run, folder: Path, models: Path) -> Record:
 
 def known_records(plan: Plan, folder: Path, retry_failed: bool = False) -> dict[Run, Record]:
     """What the folder has of a plan; without the failed runs where they are to be repeated."""
-    records = load_all(folder, plan.tuning())
+    records: dict[Run, Record] = {}
+    asked: set[Run] = set()
+    while wanted := [run for run in plan.tuning(records) if run not in asked]:
+        asked.update(wanted)
+        records |= load_all(folder, wanted)
     records |= load_all(folder, plan.measured(plan.tuned(records)))
     return {run: record for run, record in records.items() if not (retry_failed and record["status"] == FAILED)}
 
@@ -60,8 +64,8 @@ def execute(
     records = known_records(plan, folder, retry_failed)
     repeat = {run for run in known_records(plan, folder) if run not in records}
     running: dict[Future[Record], Run] = {}
-    with _pool(jobs) as pool, _progress(plan.size) as bar:
-        task = bar.add_task("runs", total=plan.size, completed=len(records))
+    with _pool(jobs) as pool, _progress(plan.size(records)) as bar:
+        task = bar.add_task("runs", total=plan.size(records), completed=len(records))
         while True:
             for run in plan.todo(records):
                 if len(running) == jobs or not may_start():
@@ -81,11 +85,12 @@ def execute(
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 run = running.pop(future)
                 records[run] = future.result()
-                bar.update(task, completed=len(records))
+                bar.update(task, completed=len(records), total=plan.size(records))
                 bar.console.print(_line(run, records, plan, jobs), highlight=False, markup=False, soft_wrap=True)
-    left = plan.size - len(records)
+    size = plan.size(records)
+    left = size - len(records)
     if left:
-        print(f"{left} of {plan.size} runs are left: run the same command again to go on")
+        print(f"{left} of {size} runs are left: run the same command again to go on")
     return records
 
 
@@ -104,8 +109,9 @@ def _line(run: Run, records: dict[Run, Record], plan: Plan, jobs: int) -> str:
     """What came out of a run, and how long the rest may take."""
     record = records[run]
     mean = sum(r["wall_seconds"] for r in records.values()) / len(records)
-    hours = mean * (plan.size - len(records)) / jobs / 3600
-    head = f"[{len(records)}/{plan.size}] {run.name}: "
+    size = plan.size(records)
+    hours = mean * (size - len(records)) / jobs / 3600
+    head = f"[{len(records)}/{size}] {run.name}: "
     if record["status"] == FAILED:
         return f"{head}FAILED, {record['reason']}"
     accuracy = record["evals"]["accuracy"]

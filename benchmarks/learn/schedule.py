@@ -34,6 +34,9 @@ class Tuned:
 class Plan:
     """Every system is tuned on the same ``rates`` and ``tuning_seeds``, then measured on ``seeds``.
 
+    A system that does best at the least or the largest rate gets the next one of ``further`` on that side, until it does
+    worse there: the same rule for all.
+
     Raises:
         ValueError: a seed that tunes and measures.
     """
@@ -44,22 +47,27 @@ class Plan:
     tuning_seeds: tuple[int, ...]
     seeds: tuple[int, ...]
     sizes: Sizes
+    further: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         both = set(self.seeds) & set(self.tuning_seeds)
         if both:
             raise ValueError(f"--seeds: {sorted(both)} are used for tuning too; measured seeds must be others")
 
-    @property
-    def size(self) -> int:
-        """Runs of the whole plan."""
-        pairs = len(self.families) * len(self.systems)
-        return pairs * (len(self.rates) * len(self.tuning_seeds) + len(self.seeds))
+    def size(self, records: Records) -> int:
+        """Runs of the whole plan, as far as it is known: a rate beyond the grid is asked for when the grid is done."""
+        return len(self.tuning(records)) + len(self.families) * len(self.systems) * len(self.seeds)
 
-    def tuning(self) -> list[Run]:
+    def tuning(self, records: Records) -> list[Run]:
         """In turns over systems and families, so that what an interrupted plan leaves is balanced."""
-        order = product(self.tuning_seeds, self.rates, self.families, self.systems)
-        return [Run(family, system, rate, seed, self.sizes) for seed, rate, family, system in order]
+        grids = {pair: self._grid(*pair, records)[0] for pair in product(self.families, self.systems)}
+        longest = max(map(len, grids.values()), default=0)
+        return [
+            Run(family, system, grid[place], seed, self.sizes)
+            for seed, place in product(self.tuning_seeds, range(longest))
+            for (family, system), grid in grids.items()
+            if place < len(grid)
+        ]
 
     def measured(self, tuned: Mapping[Pair, Tuned]) -> list[Run]:
         """The runs of the systems that are tuned already, in turns."""
@@ -70,22 +78,36 @@ class Plan:
         ]
 
     def tuned(self, records: Records) -> dict[Pair, Tuned]:
-        """The rate of every family and system whose tuning runs are all there.
+        """The rate of every family and system whose grid is done; rates beyond it count when all their runs are there.
 
         The score of a rate: held-out accuracy, the mean over the validations of the second half and over seeds;
         a failed run counts as 0. Of equal scores the smaller rate is taken.
         """
-        wanted: dict[Pair, list[Run]] = {}
-        for run in self.tuning():
-            wanted.setdefault((run.family, run.system.name), []).append(run)
-        return {
-            pair: _tuned(runs, records) for pair, runs in wanted.items() if all(run in records for run in runs)
-        }
+        pairs = product(self.families, self.systems)
+        choices = {(family, system.name): self._grid(family, system, records)[1] for family, system in pairs}
+        return {pair: choice for pair, choice in choices.items() if choice is not None}
 
     def todo(self, records: Records) -> list[Run]:
-        """What is to be run next: tuning first."""
-        tuning = [run for run in self.tuning() if run not in records]
-        return tuning + [run for run in self.measured(self.tuned(records)) if run not in records]
+        """What is to be run next: tuning first, and no system is measured before its own is done."""
+        tuning = [run for run in self.tuning(records) if run not in records]
+        unsettled = {(run.family, run.system.name) for run in tuning}
+        tuned = {pair: choice for pair, choice in self.tuned(records).items() if pair not in unsettled}
+        return tuning + [run for run in self.measured(tuned) if run not in records]
+
+    def _grid(self, family: str, system: System, records: Records) -> tuple[tuple[float, ...], Tuned | None]:
+        """The rates to be tried, and the choice among those of which all runs are there."""
+        grid, choice = self.rates, None
+        while True:
+            runs = [Run(family, system, rate, seed, self.sizes) for seed in self.tuning_seeds for rate in grid]
+            if not all(run in records for run in runs):
+                return grid, choice
+            choice = _tuned(runs, records)
+            below = [rate for rate in self.further if rate < choice.rate == min(grid)]
+            above = [rate for rate in self.further if rate > choice.rate == max(grid)]
+            following = max(below, default=None) or min(above, default=None)
+            if following is None:
+                return grid, choice
+            grid = (*grid, following)
 
 
 def _tuned(runs: Iterable[Run], records: Records) -> Tuned:

@@ -34,7 +34,7 @@ from tests.unit.learning_cases import NO_MODELS, SMALL, made_up, run_of, small_p
 
 def test_the_schedule_tunes_first_and_with_equal_effort() -> None:
     plan = replace(small_plan(), rates=(1e-4, 2e-4))
-    tuning = plan.tuning()
+    tuning = plan.tuning({})
     assert plan.todo({}) == tuning and not plan.measured(plan.tuned({}))
     accuracy = {1e-4: [0.1] * 5, 2e-4: [0.1, 0.1, 0.1, 0.9, 0.9]}
     records = {run: made_up(run, accuracy[run.rate], 1.0) for run in tuning}
@@ -47,6 +47,26 @@ def test_the_schedule_tunes_first_and_with_equal_effort() -> None:
     assert plan.tuned(records)["sums", tuning[-1].system.name].scores[2e-4] == 0.0
     with pytest.raises(ValueError, match="9001"):
         replace(plan, seeds=(9001,))
+
+
+def test_rates_beyond_the_grid_are_tried_where_the_best_is_at_its_edge() -> None:
+    plan = replace(small_plan(), rates=(1e-4, 2e-4), further=(2.5e-5, 5e-5, 4e-4))
+    late = {"grpo": {1e-4: 0.1, 2e-4: 0.2, 4e-4: 0.1}, "rredcot": {1e-4: 0.3, 2e-4: 0.2, 5e-5: 0.4, 2.5e-5: 0.1}}
+    records: dict[Run, Any] = {}
+    asked = []
+    while todo := [run for run in plan.todo(records) if run.seed in plan.tuning_seeds]:
+        asked.append({(run.system.name, run.rate) for run in todo})
+        assert plan.size(records) == len(records) + len(todo) + 4
+        records |= {run: made_up(run, [late[run.system.name][run.rate]] * 5, 1.0) for run in todo}
+        if len(asked) == 2:  # the least rate of rredcot is not measured before the next one is known to be worse
+            assert {run.system.name for run in plan.todo(records) if run.seed in plan.seeds} == {"grpo"}
+    assert asked[1:] == [{("grpo", 4e-4), ("rredcot", 5e-5)}, {("rredcot", 2.5e-5)}]
+    tuned = plan.tuned(records)
+    assert {pair[1]: (choice.rate, choice.at_edge) for pair, choice in tuned.items()} == {
+        "grpo": (2e-4, False), "rredcot": (5e-5, False)
+    }  # fmt: skip
+    half = {run: record for run, record in records.items() if run.rate != 2.5e-5}
+    assert plan.tuned(half)["sums", "rredcot"].at_edge and plan.tuned(half)["sums", "rredcot"].rate == 5e-5
 
 
 def test_statistics_on_known_numbers() -> None:

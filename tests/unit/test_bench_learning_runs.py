@@ -37,7 +37,7 @@ def plan() -> Plan:
 def folder(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     records = execute(plan, folder, NO_MODELS, 1, lambda: True)
-    assert len(records) == plan.size == 6 and {r["status"] for r in records.values()} == {DONE}
+    assert len(records) == plan.size({}) == 6 and {r["status"] for r in records.values()} == {DONE}
     return folder
 
 
@@ -59,7 +59,7 @@ def test_a_run_has_a_number_for_each_step_and_validation() -> None:
 def test_an_interrupted_plan_ends_as_one_that_was_not(plan: Plan, folder: Path, tmp_path: Path) -> None:
     allowed = iter([True, True, True, False])
     first = execute(plan, tmp_path, NO_MODELS, 1, lambda: next(allowed, False))
-    assert 0 < len(first) < plan.size
+    assert 0 < len(first) < plan.size({})
     done = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.json")}
     again = execute(plan, tmp_path, NO_MODELS, 1, lambda: True)
     whole = known_records(plan, folder)
@@ -70,8 +70,8 @@ def test_an_interrupted_plan_ends_as_one_that_was_not(plan: Plan, folder: Path, 
 def test_a_corrupted_file_is_named_and_run_again(
     plan: Plan, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert merge(tmp_path, [folder]) == plan.size and merge(tmp_path, [folder]) == 0
-    run = next(iter(plan.tuning()))
+    assert merge(tmp_path, [folder]) == plan.size({}) and merge(tmp_path, [folder]) == 0
+    run = next(iter(plan.tuning({})))
     path = tmp_path / run.file
     path.write_bytes(path.read_bytes()[:-5])
     assert load(tmp_path, run) is None
@@ -86,7 +86,7 @@ def test_a_result_file_gives_its_runs_back(plan: Plan, folder: Path, tmp_path: P
     written = [with_texts({"identity": run.identity, "file": run.file, **record}) for run, record in known.items()]
     result = tmp_path / "learning.json"
     result.write_text(json.dumps({"raw": written}))
-    assert merge(tmp_path / "there", [result]) == plan.size
+    assert merge(tmp_path / "there", [result]) == plan.size({})
     again = known_records(plan, tmp_path / "there")
     assert again.keys() == known.keys()
     for run, record in known.items():
@@ -106,13 +106,13 @@ def test_a_report_keeps_the_runs_of_an_earlier_one(
     assert learning.published(output) == []
     learning.report(plan, records, output, None, [])
     earlier = learning.published(output)
-    assert len(earlier) == plan.size
+    assert len(earlier) == plan.size({})
     half = replace(plan, systems=plan.systems[:1])
     learning.report(half, known_records(half, folder), output, None, earlier)
     again = learning.published(output)
     assert {row["file"] for row in again} == {row["file"] for row in earlier}
-    assert merge(tmp_path / "fresh", [output]) == plan.size
-    assert len(known_records(plan, tmp_path / "fresh")) == plan.size
+    assert merge(tmp_path / "fresh", [output]) == plan.size({})
+    assert len(known_records(plan, tmp_path / "fresh")) == plan.size({})
     output.write_text("{")
     capsys.readouterr()
     assert learning.published(output) == []
