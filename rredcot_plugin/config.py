@@ -13,7 +13,7 @@ from rredcot_plugin.values.calibration import OutcomeCalibrator
 
 PROPOSALS = ("group", "ground_truth", "group_or_ground_truth", "reference")
 CALIBRATIONS = ("none", "group_shift", "outcome")
-BASELINES = ("auto", "value", "least_variance")
+BASELINES = ("auto", "value", "least_variance", "trace")
 PROBE_BACKENDS = ("auto", "cached", "packed", "batched")
 MODES = ("segment_gae", "weighted")
 SCALES = ("group_std", "none", "batch_std", "whiten")
@@ -67,8 +67,8 @@ class RRedCoTConfig:
         self._one_of("probe_backend", PROBE_BACKENDS)
         self._one_of("mode", MODES)
         self._one_of("baseline", BASELINES)
-        if self.baseline == "least_variance":
-            self._check_least_variance()
+        if self.baseline in ("least_variance", "trace"):
+            self._check_baseline()
         if self.scale is not None:
             self._one_of("scale", SCALES)
         for key in ("leave_one_out", "prior_from_group", "length_normalize", "match_grpo"):
@@ -95,12 +95,12 @@ class RRedCoTConfig:
             if not isinstance(getattr(self, key), str):
                 raise ValueError(f"{key}={getattr(self, key)!r}: allowed is a text, or 'auto'")
 
-    def _check_least_variance(self) -> None:
+    def _check_baseline(self) -> None:
         """What is measured against a baseline is a return, and the baseline must not know the trace's own outcome."""
         for key, value in {"mode": "segment_gae", "leave_one_out": True}.items():
             if getattr(self, key) != value:
                 raise ValueError(
-                    f"{key}={getattr(self, key)!r}: baseline=least_variance needs {key}={value!r}, or take baseline=value"
+                    f"{key}={getattr(self, key)!r}: baseline={self.baseline} needs {key}={value!r}, or take baseline=value"
                 )
 
     def _one_of(self, key: str, allowed: tuple[str, ...]) -> None:
@@ -156,18 +156,19 @@ class RRedCoTConfig:
     def build_value_estimator(self) -> Any:
         return VALUE_ESTIMATORS.get(self.value_estimator, **self.value_kwargs)
 
-    def shifts_baseline(self, rollouts: Rollouts) -> bool:
-        """Whether returns are measured from baselines of least variance instead of V̂.
+    def baseline_for(self, rollouts: Rollouts) -> str:
+        """What returns are measured from: ``value``, ``least_variance`` or ``trace``.
 
-        ``auto`` does where that is measured to help and cannot harm: λ = 1, where Â is the return and any baseline of the
-        prefix leaves its expectation alone, with a calibrated estimator (docs/evidence_gradient.md).
+        ``auto`` takes ``least_variance`` where that is measured to help and cannot harm: λ = 1, where Â is the return and any
+        baseline of the prefix leaves its expectation alone, with a calibrated estimator (docs/evidence_gradient.md).
         """
         if self.baseline != "auto":
-            return self.baseline == "least_variance"
+            return self.baseline
         plain = self.mode == "segment_gae" and self.lam == 1.0 and self.lam_coarse in (None, 1.0)
         fitted = self.calibrate == "outcome" and calibrates(self.build_value_estimator())
         compared = self.leave_one_out and not self.match_grpo
-        return plain and fitted and compared and rollouts.log_probs is not None
+        shifted = plain and fitted and compared and rollouts.log_probs is not None
+        return "least_variance" if shifted else "value"
 
     @property
     def has_critic(self) -> bool:

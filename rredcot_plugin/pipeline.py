@@ -30,7 +30,7 @@ from rredcot_plugin.values.calibration import (
     sample_of_groups,
 )
 from rredcot_plugin.values.features import boundary_features
-from rredcot_plugin.values.least_variance import surprise, weighted_others_mean
+from rredcot_plugin.values.least_variance import surprise, trace_baseline, weighted_others_mean
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -217,7 +217,10 @@ def _estimate(
     values = torch.where(found.known[:, None] & torch.isfinite(found.values), found.values, prior[:, None])
     raw, baselines = values, None
     notes = {"rredcot/fallback/group_mean/mean": metric.share(~found.known)}
-    calibrated, shifted = config.calibrate != "none" and calibrates(estimator), config.shifts_baseline(rollouts)
+    kind = config.baseline_for(rollouts)
+    if kind == "trace":
+        baselines = trace_baseline(rollouts, segments, outcomes.total, stats, finite)
+    calibrated, shifted = config.calibrate != "none" and calibrates(estimator), kind == "least_variance"
     if calibrated or shifted:
         calibrator = calibrator if calibrator is not None else config.build_calibrator()
         importance = surprise(rollouts, segments) if shifted else torch.ones_like(values)

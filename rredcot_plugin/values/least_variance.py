@@ -7,7 +7,8 @@ baseline for gradient-based reinforcement learning", 2001), so at λ < 1 too it 
 from. ‖∇ log π‖² is stood in for by Σ_t (1 − π(o_t))² over the segment behind the state, the squared length of the
 softmax's own gradient at the chosen tokens, up to a factor of 2 at most.
 
-``baseline: auto``, the default, takes it where λ = 1 and the estimator calibrates.
+``baseline: auto``, the default, takes it where λ = 1 and the estimator calibrates. ``baseline: trace`` has the same of the prompt
+alone, weighed by whole traces: one number a trace, without a fit.
 """
 
 from __future__ import annotations
@@ -38,9 +39,23 @@ def surprise(rollouts: Rollouts, segments: Segments) -> Float[Tensor, "B S"]:
         ValueError: rollouts without log-probs.
     """
     if rollouts.log_probs is None:
-        raise ValueError("log_probs: baseline=least_variance weighs segments by them, and the rollouts have none")
+        raise ValueError(
+            "log_probs: baseline=least_variance and trace weigh segments by them, and the rollouts have none"
+        )
     square = by_rows(lambda log_probs: (1 - log_probs.float().exp()).square(), rollouts.log_probs)
     return sum_per_segment(square, segments) + FLOOR
+
+
+def trace_baseline(
+    rollouts: Rollouts, segments: Segments, outcomes: Float[Tensor, " B"], stats: GroupStats, valid: Tensor
+) -> Float[Tensor, "B S"]:
+    """The mean outcome of the group's other rollouts, each weighed by Σ_t (1 − π(o_t))² of the whole trace, at every state.
+
+    Raises:
+        ValueError: rollouts without log-probs.
+    """
+    weight = torch.where(segments.exists, surprise(rollouts, segments), 0.0).sum(1)
+    return weighted_others_mean(outcomes, weight, stats, valid)[:, None].expand(segments.exists.shape)
 
 
 def weighted_others_mean(

@@ -168,6 +168,17 @@ def test_rollouts_of_their_own_resources_and_baselines_of_least_variance(
         assert math.isfinite(step["actor/grad_norm"])
 
 
+def test_one_baseline_a_trace_asks_no_probes(demo_inputs: Inputs, tmp_path: Path) -> None:
+    options = ("+algorithm.rredcot.baseline=trace", "+algorithm.rredcot.value_estimator=confidence")
+    run = train(demo_inputs, tmp_path, *RREDCOT, *options)
+    assert run.code == 0, run.tail()
+    assert sorted(run.steps) == [1, 2]
+    for step in run.steps.values():
+        assert step["rredcot/probes/per_trace/mean"] == 0
+        assert step["rredcot/credit/return_error/max"] < 1e-5
+        assert math.isfinite(step["actor/grad_norm"]) and math.isfinite(step["critic/advantages/mean"])
+
+
 def test_a_bad_option_ends_the_run_with_its_name(demo_inputs: Inputs, tmp_path: Path) -> None:
     run = train(demo_inputs, tmp_path, "algorithm.adv_estimator=rredcot", "+algorithm.rredcot.segmenter=newlin")
     assert run.code != 0

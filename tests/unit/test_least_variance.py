@@ -146,8 +146,9 @@ def test_below_lambda_one_the_baseline_changes_no_difference_behind_it(rollouts:
     assert torch.allclose(moved[exists], (credit.values - credit.baselines)[exists], atol=1e-5)
 
 
-def test_one_segment_a_trace_is_grpo_all_the_same(rollouts: rr.Rollouts) -> None:
-    config = rr.RRedCoTConfig(segmenter="none", baseline="least_variance")
+@pytest.mark.parametrize("baseline", ["least_variance", "trace"])
+def test_one_segment_a_trace_is_grpo_all_the_same(baseline: str, rollouts: rr.Rollouts) -> None:
+    config = rr.RRedCoTConfig(segmenter="none", baseline=baseline)
     expected = rr.assign_credit(rollouts, rr.RRedCoTConfig(segmenter="none")).advantages
     assert torch.equal(rr.assign_credit(rollouts, config).advantages, expected)
 
@@ -161,10 +162,47 @@ def test_an_unusable_reward_and_equal_rewards_do_no_harm(rollouts: rr.Rollouts) 
     assert (equal.advantages == 0).all()
 
 
+@pytest.mark.parametrize("baseline", ["least_variance", "trace"])
 @pytest.mark.parametrize("options", [{"mode": "weighted"}, {"leave_one_out": False}])
-def test_what_cannot_be_measured_from_a_baseline_is_refused(options: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"baseline=least_variance needs .*, or take baseline=value"):
-        rr.RRedCoTConfig(baseline="least_variance", **options)
+def test_what_cannot_be_measured_from_a_baseline_is_refused(baseline: str, options: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=rf"baseline={baseline} needs .*, or take baseline=value"):
+        rr.RRedCoTConfig(baseline=baseline, **options)
+
+
+@pytest.mark.parametrize("seed", [1, 3])
+def test_the_expected_gradient_stays_exact_with_one_baseline_a_trace(seed: int) -> None:
+    assert bias_of_calibrated(seed, OutcomeCalibrator, baseline="trace") < EXACT
+
+
+def test_one_baseline_a_trace_is_the_mean_of_the_others_weighed_by_their_surprise(rollouts: rr.Rollouts) -> None:
+    credit = rr.assign_credit(rollouts, replace(CONFIG, baseline="trace"))
+    assert rollouts.log_probs is not None and credit.baselines is not None
+    square = torch.where(rollouts.response_mask, (1 - rollouts.log_probs.exp()).square(), 0.0).sum(1).double()
+    weight = square + FLOOR * credit.segments.num_segments
+    outcomes, group = rollouts.outcomes.double(), torch.tensor(rollouts.group_ids)
+    for row in (0, 5, 47):
+        mates, others = group == group[row], group != group[row]
+        mates[row] = False
+        own = weight * mates + 4 * weight * others / others.sum()  # four rollouts from elsewhere join each group
+        expected = float((own * outcomes).sum() / own.sum())
+        exists = credit.segments.exists[row]
+        assert credit.baselines[row][exists].tolist() == pytest.approx([expected] * int(exists.sum()), rel=1e-5)
+        assert (credit.baselines[row][~exists] == 0).all()
+
+
+def test_one_baseline_a_trace_gives_every_token_of_a_trace_the_same_whatever_the_values(
+    rollouts: rr.Rollouts,
+) -> None:
+    config = replace(CONFIG, baseline="trace")
+    credit = rr.assign_credit(rollouts, config)
+    spread = torch.where(rollouts.response_mask, credit.advantages - credit.advantages[:, :1], 0.0)
+    assert spread.abs().max() < 1e-5 and credit.advantages.abs().max() > 0.1
+    other = rr.assign_credit(rollouts, replace(config, value_estimator="confidence", calibrate="none"))
+    assert torch.allclose(other.advantages, credit.advantages, atol=1e-5)
+    broken = rollouts.rewards.clone()
+    broken[3, -1] = torch.nan
+    harmed = rr.assign_credit(replace(rollouts, rewards=broken), config)
+    assert torch.isfinite(harmed.advantages).all() and (harmed.advantages[3] == 0).all()
 
 
 def test_the_default_takes_them_at_lambda_one(rollouts: rr.Rollouts) -> None:
@@ -189,7 +227,7 @@ def test_the_default_takes_them_at_lambda_one(rollouts: rr.Rollouts) -> None:
 )
 def test_elsewhere_the_default_stays_with_values(rollouts: rr.Rollouts, options: dict[str, object]) -> None:
     plain = {"segmenter": "fixed", "segmenter_kwargs": {"tokens": 3}}
-    assert not rr.RRedCoTConfig(**plain | options).shifts_baseline(rollouts)
+    assert rr.RRedCoTConfig(**plain | options).baseline_for(rollouts) == "value"
 
 
 def test_without_log_probs_and_with_given_values_the_default_stays_with_values(rollouts: rr.Rollouts) -> None:
