@@ -199,6 +199,9 @@ def test_one_baseline_a_trace_gives_every_token_of_a_trace_the_same_whatever_the
     assert spread.abs().max() < 1e-5 and credit.advantages.abs().max() > 0.1
     other = rr.assign_credit(rollouts, replace(config, value_estimator="confidence", calibrate="none"))
     assert torch.allclose(other.advantages, credit.advantages, atol=1e-5)
+    assert credit.baselines is not None  # the benchmark on learning hands them over as values
+    handed = rr.assign_credit(rollouts, replace(CONFIG, baseline="auto"), values=credit.baselines)
+    assert torch.allclose(handed.advantages, credit.advantages, atol=1e-5)
     broken = rollouts.rewards.clone()
     broken[3, -1] = torch.nan
     harmed = rr.assign_credit(replace(rollouts, rewards=broken), config)
