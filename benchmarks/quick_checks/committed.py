@@ -25,8 +25,8 @@ COMMANDS = {
     "learning": "make bench-learning",
     "learning_first": "python benchmarks/learning.py --families habits chains parts "
     "--output benchmarks/results/learning_first.json",
-    "learning_equal_rate": "python benchmarks/learning.py --families chains --systems grpo rredcot --rates 1e-4 "
-    "--tuning-seeds 9001 --output benchmarks/results/learning_equal_rate.json",
+    "learning_retuned": "python benchmarks/learning.py --families chains --systems grpo rredcot "
+    "--cache outputs/learning_shipped --output benchmarks/results/learning_retuned.json",
     "learning_large": "python benchmarks/learning.py --batch large",
     "learning_large_verl": "python benchmarks/learning.py --against-verl --families sums",
     "overhead": "make bench-overhead",
