@@ -40,7 +40,7 @@ class RRedCoTConfig:
     length_normalize: bool = False
     clip: float | None = None
     calibrate: str = "outcome"
-    calibrate_window: int = 4
+    calibrate_window: str | int = "auto"
     baseline: str = "auto"
     bridge: str = "auto"
     terminator: str = "auto"
@@ -81,9 +81,10 @@ class RRedCoTConfig:
             check_number("clip", self.clip, 0.0)
         for key in ("max_probe_tokens", "dump_every", "dump_max_mb"):
             check_count(key, getattr(self, key))
-        if not _is_whole(self.calibrate_window):
+        if self.calibrate_window != "auto" and not _is_whole(self.calibrate_window):
             raise ValueError(
-                f"calibrate_window={self.calibrate_window!r}: allowed are whole numbers from 0 (the batch at hand alone)"
+                f"calibrate_window={self.calibrate_window!r}: allowed are whole numbers from 0 (the batch at hand alone), "
+                "or 'auto'"
             )
         if not _is_whole(self.log_every):
             raise ValueError(f"log_every={self.log_every!r}: allowed are whole numbers from 1, and 0 for never")
@@ -176,7 +177,8 @@ class RRedCoTConfig:
         return "critic" in scores_read(self.build_value_estimator())
 
     def build_calibrator(self) -> OutcomeCalibrator:
-        return OutcomeCalibrator(self.calibrate_window, shift_only=self.calibrate == "group_shift")
+        window = None if self.calibrate_window == "auto" else int(self.calibrate_window)
+        return OutcomeCalibrator(window, shift_only=self.calibrate == "group_shift")
 
     def build_shapers(self) -> list[Any]:
         return [_shaper(entry) for entry in self.shapers]

@@ -19,6 +19,9 @@ one baseline of least variance a trace."""
 
 SEGMENTER = "newline"
 
+FORMER_WINDOW = 4
+"""``calibrate_window`` of the default, before it was ``auto``."""
+
 
 @dataclass(frozen=True)
 class Judging:
@@ -52,6 +55,10 @@ class System:
             known["options"].setdefault("baseline", self.config.baseline)  # what the default is has changed once
             fitted = self.config.calibrate != "none" and calibrates(self.config.build_value_estimator())
             known["features"] = list(NAMES) if fitted else []
+            if (
+                fitted and self.config.calibrate_window != FORMER_WINDOW
+            ):  # so has this; earlier runs do not name it
+                known["options"].setdefault("calibrate_window", self.config.calibrate_window)
         if self.needs_reward_model:
             known["judging"] = asdict(Judging())
         return known
@@ -93,6 +100,7 @@ DEFAULT_SYSTEMS = (
     System("control_shuffled_values", SHUFFLED),
 )
 MORE_SYSTEMS = (
+    System("rredcot_window4", options={"calibrate_window": FORMER_WINDOW}),
     System("rredcot_unscaled", options={"scale": "none"}),
     System("red_lam0", options={**RED, "lam": 0.0}),
     System("rredcot_raw", options={"calibrate": "none", "lam": 0.0}),

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 EXACT_GROUPS = 16
 FOLDS = 8
 
+LEAST_STEPS, LEAST_ROLLOUTS = 4, 512
+"""Of the past, where the window is not told: fits of a hundred rollouts are rough, and cost learning (docs/learning.md)."""
+
 MAX_STATES = 1 << 14
 """Of a step, that the fit sees: it has two dozen parameters, and its seconds and its window grow with them."""
 
@@ -174,20 +177,21 @@ def _curvature(
 
 
 class OutcomeCalibrator:
-    """A fit that is refreshed at every step on the batch and a short window of past steps.
+    """A fit that is refreshed at every step on the batch and a window of ``window`` past steps.
 
-    With ``shift_only`` it has one parameter, V̂ ← σ(logit V̂ + c), the logit being the first feature. Of a step at most
+    None: of ``LEAST_STEPS``, or of as many as have ``LEAST_ROLLOUTS`` together. With ``shift_only`` it has one parameter, V̂ ← σ(logit V̂ + c), the logit being the first feature. Of a step at most
     about ``max_states`` states are to be fitted (``sample_of_groups``). Its state (``state_dict``) belongs into a
     checkpoint; a resumed run then continues as an uninterrupted one would.
     """
 
     def __init__(
-        self, window: int = 4, l2: float = 1.0, shift_only: bool = False, max_states: int = MAX_STATES
+        self, window: int | None = None, l2: float = 1.0, shift_only: bool = False, max_states: int = MAX_STATES
     ) -> None:
+        self.window = window
         self.l2 = l2
         self.shift_only = shift_only
         self.max_states = max_states
-        self._past: deque[LabelledStates] = deque(maxlen=window)
+        self._past: deque[LabelledStates] = deque()
 
     def span(self, outcomes: Float[Tensor, " B"]) -> tuple[float, float]:
         """Lowest and highest outcome, between which values lie: of the past steps where those differ, else with
@@ -221,6 +225,20 @@ class OutcomeCalibrator:
         that had others, are forgotten."""
         self._forget_other_features(states.features.shape[1])
         self._past.append(states if counted is None else states.some(counted))
+        self._forget_old()
+
+    def _forget_old(self) -> None:
+        """Keep the window; the weights of a rollout's states add up to 1."""
+        rollouts = [float(past.weight.sum()) for past in self._past]
+        while self._past and self._is_spare(rollouts):
+            self._past.popleft()
+            rollouts = rollouts[1:]
+
+    def _is_spare(self, rollouts: list[float]) -> bool:
+        """Whether the window does without the oldest step."""
+        if self.window is not None:
+            return len(rollouts) > self.window
+        return len(rollouts) > LEAST_STEPS and sum(rollouts[1:]) >= LEAST_ROLLOUTS - 0.5
 
     def _fit(
         self,
@@ -259,8 +277,7 @@ class OutcomeCalibrator:
             return low + torch.sigmoid(logits).float() * (high - low)
 
     def _forget_other_features(self, number: int) -> None:
-        kept = [past for past in self._past if past.features.shape[1] == number]
-        self._past = deque(kept, maxlen=self._past.maxlen)
+        self._past = deque(past for past in self._past if past.features.shape[1] == number)
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors only, so that ``torch.load(weights_only=True)`` reads it."""
@@ -277,6 +294,7 @@ class OutcomeCalibrator:
         importance = state.get("importance", equal)  # checkpoints of versions without it
         for parts in zip(state["features"], state["outcome"], state["weight"], importance, strict=True):
             self._past.append(LabelledStates(*parts))
+        self._forget_old()
 
 
 def _used(features: Float[Tensor, "M F"], shift_only: bool) -> tuple[Float[Tensor, "M F"], Float[Tensor, " M"]]:

@@ -111,6 +111,7 @@ def test_segment_geometry() -> None:
         ({"scale": "std"}, "Allowed: group_std, none, batch_std"),
         ({"calibrate": "yes"}, "Allowed: none, group_shift, outcome"),
         ({"calibrate_window": -1}, "calibrate_window=-1: allowed are whole numbers from 0"),
+        ({"calibrate_window": "all"}, "calibrate_window='all'.* or 'auto'"),
         ({"calibrate_window": True}, "calibrate_window=True"),
         ({"leave_one_out": "no"}, "allowed are true and false"),
         ({"max_probe_tokens": 0}, "whole numbers from 1"),

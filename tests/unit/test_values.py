@@ -329,6 +329,23 @@ def test_the_fit_sees_as_many_past_steps_as_it_is_told(window: int) -> None:
         assert not torch.equal(last(past), last([7] * (5 - window) + past[5 - window :]))
 
 
+@pytest.mark.parametrize(("rollouts", "steps"), [(8, 64), (60, 9), (128, 4), (200, 4)])
+def test_the_window_holds_four_steps_or_512_rollouts(rollouts: int, steps: int) -> None:
+    """Whatever number of states a rollout has; and a checkpoint is cut to it."""
+    calibrator = rr.RRedCoTConfig().build_calibrator()
+    outcome = (torch.arange(2 * rollouts) % 4 < 2).double()
+    weight = torch.full((2 * rollouts,), 0.5, dtype=torch.float64)
+    states = LabelledStates(torch.zeros(2 * rollouts, 2).double(), outcome, weight, weight)
+    for _ in range(steps + 3):
+        calibrator.remember(states)
+    assert len(calibrator.state_dict()["outcome"]) == steps
+    longer = rr.RRedCoTConfig(calibrate_window=steps + 2).build_calibrator()
+    for _ in range(steps + 2):
+        longer.remember(states)
+    calibrator.load_state_dict(longer.state_dict())
+    assert len(calibrator.state_dict()["outcome"]) == steps
+
+
 def test_past_steps_with_other_features_are_forgotten() -> None:
     """A checkpoint of a version with fewer features must not stop a resumed run."""
     fold, outcome = torch.arange(10) % 2, (torch.arange(10) % 3 == 0).double()
