@@ -157,8 +157,9 @@ class RRedCoTConfig:
     def build_value_estimator(self) -> Any:
         return VALUE_ESTIMATORS.get(self.value_estimator, **self.value_kwargs)
 
-    def baseline_for(self, rollouts: Rollouts) -> str:
-        """What returns are measured from: ``value``, ``least_variance`` or ``trace``.
+    def baseline_for(self, *, log_probs: bool) -> str:
+        """What returns are measured from: ``value``, ``least_variance`` or ``trace``; ``log_probs``: whether the rollouts carry
+        them.
 
         ``auto`` takes ``least_variance`` where that is measured to help and cannot harm: λ = 1, where Â is the return and any
         baseline of the prefix leaves its expectation alone, with a calibrated estimator (docs/evidence_gradient.md).
@@ -168,7 +169,7 @@ class RRedCoTConfig:
         plain = self.mode == "segment_gae" and self.lam == 1.0 and self.lam_coarse in (None, 1.0)
         fitted = self.calibrate == "outcome" and calibrates(self.build_value_estimator())
         compared = self.leave_one_out and not self.match_grpo
-        shifted = plain and fitted and compared and rollouts.log_probs is not None
+        shifted = plain and fitted and compared and log_probs
         return "least_variance" if shifted else "value"
 
     @property

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 FeatureMap = Callable[..., torch.Tensor]
 """With the arguments of ``boundary_features``, and its result."""
 
+ImportanceMap = Callable[[Rollouts, Segments], torch.Tensor]
+"""With the arguments of ``surprise``, and its result."""
+
 
 @dataclass(frozen=True)
 class Outcomes:
@@ -64,6 +67,7 @@ def assign_credit(
     probed: Probed | Mapping[str, Probed] | None = None,
     calibrator: OutcomeCalibrator | None = None,
     features: FeatureMap = boundary_features,
+    importance: ImportanceMap = surprise,
 ) -> Credit:
     """Redistribute each outcome over the segments of its trace and return token advantages.
 
@@ -83,6 +87,7 @@ def assign_credit(
             Where the estimator has nothing to read, a boundary has the mean of its group.
         calibrator: keeps the fit of past steps; None calibrates on this batch alone.
         features: what computes ``boundary_features``; processes may share the groups.
+        importance: the same of ``surprise``.
 
     Raises:
         ValueError: values that are not finite or do not fit the segments; segments that leave an unmasked
@@ -105,7 +110,9 @@ def assign_credit(
     elif segments.max_segments == 1 and not config.has_critic:
         values = stats.mean[:, None]
     else:
-        values, baselines, notes = _estimate(rollouts, config, segments, outcomes, probed, calibrator, features)
+        values, baselines, notes = _estimate(
+            rollouts, config, segments, outcomes, probed, calibrator, features, importance
+        )
         report |= notes
     real = segments.exists & finite[:, None]
     values = torch.where(real, values, 0.0)
@@ -204,6 +211,7 @@ def _estimate(
     probed: Probed | Mapping[str, Probed] | None,
     calibrator: OutcomeCalibrator | None,
     features: FeatureMap,
+    surprise_of: ImportanceMap,
 ) -> tuple[torch.Tensor, torch.Tensor | None, dict[str, float]]:
     """V̂ of every state: prior at the prompt, estimator behind it, the prior where it has nothing to say; baselines
     where they are not V̂."""
@@ -217,13 +225,13 @@ def _estimate(
     values = torch.where(found.known[:, None] & torch.isfinite(found.values), found.values, prior[:, None])
     raw, baselines = values, None
     notes = {"rredcot/fallback/group_mean/mean": metric.share(~found.known)}
-    kind = config.baseline_for(rollouts)
+    kind = config.baseline_for(log_probs=rollouts.log_probs is not None)
+    importance = torch.ones_like(values) if kind == "value" else surprise_of(rollouts, segments)
     if kind == "trace":
-        baselines = trace_baseline(rollouts, segments, outcomes.total, stats, finite)
+        baselines = trace_baseline(importance, segments, outcomes.total, stats, finite)
     calibrated, shifted = config.calibrate != "none" and calibrates(estimator), kind == "least_variance"
     if calibrated or shifted:
         calibrator = calibrator if calibrator is not None else config.build_calibrator()
-        importance = surprise(rollouts, segments) if shifted else torch.ones_like(values)
         labelled = _labelled(rollouts, segments, values, outcomes, calibrator, importance, features)
         if shifted:  # before the step joins the past
             first = weighted_others_mean(outcomes.total, importance[:, 0], stats, finite)

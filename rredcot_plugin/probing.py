@@ -34,7 +34,8 @@ NO_PLACES = torch.zeros(0, 4, dtype=torch.int64)
 @dataclass(frozen=True)
 class ProbePlan:
     """``packed[b]`` are the probes of active row b (``probes.layout.pack``), ``places[b]`` (P_b, 4) what each one
-    stands for: the proposal of a column of a kind, at a state; and how many of its tokens count.
+    stands for: the proposal of a column of a kind, at a state; and how many of its tokens count. ``tokens`` are those of
+    all probes, bridges included. ``packed`` is empty once the probes are where they are needed.
 
     Tensors, not objects: a big batch has millions of probes, and sends them between processes. ``proposals`` by
     kind; the answers among them that are too long to be probed are no longer valid there, but still count as
@@ -46,16 +47,12 @@ class ProbePlan:
     proposals: dict[str, Proposals]
     offered: dict[str, torch.Tensor]
     segments: Segments
+    tokens: int
 
     @property
     def size(self) -> int:
         """Probes of the batch."""
         return sum(map(len, self.places))
-
-    @property
-    def tokens(self) -> int:
-        """Token ids of all probes, bridges included."""
-        return sum(map(packed_tokens, self.packed))
 
     @property
     def specs(self) -> list[list[ProbeSpec]]:
@@ -141,7 +138,8 @@ def place_probes(
         packed.append(pack(specs))
         places.append(torch.tensor(at, dtype=torch.int64).reshape(-1, 4))
     kept = {kind: dataclasses.replace(proposals, valid=valid[kind]) for kind, proposals in found.items()}
-    return ProbePlan(packed, places, kept, {kind: proposals.valid for kind, proposals in found.items()}, segments)
+    offered = {kind: proposals.valid for kind, proposals in found.items()}
+    return ProbePlan(packed, places, kept, offered, segments, sum(map(packed_tokens, packed)))
 
 
 def answer_starts(rows: StepRows, segments: Segments) -> list[int]:
@@ -210,12 +208,12 @@ def _prefixes(rows: StepRows, row: int, starts: list[int]) -> list[str]:
     return [text[: int(spans[count - 1][1])] if count else "" for count in before]
 
 
-def plan_metrics(plan: ProbePlan, rows: StepRows) -> dict[str, float]:
-    """Probes a trace, their tokens over those of the traces, and where proposals came from."""
-    trunk = sum(len(p) for p in rows.prompts) + sum(rows.lengths)
+def plan_metrics(plan: ProbePlan, tokens: int) -> dict[str, float]:
+    """Probes a trace, their tokens over those of the traces (``tokens``, prompts included), and where proposals came
+    from."""
     numbers = {
-        "rredcot/probes/per_trace/mean": plan.size / max(1, len(plan.packed)),
-        "rredcot/probes/token_overhead/mean": plan.tokens / max(1, trunk),
+        "rredcot/probes/per_trace/mean": plan.size / max(1, len(plan.places)),
+        "rredcot/probes/token_overhead/mean": plan.tokens / max(1, tokens),
     }
     kept = plan.proposals
     if not kept:

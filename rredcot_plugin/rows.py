@@ -29,6 +29,11 @@ class StepRows:
     prompt_tails: list[str]
     lengths: list[int]
 
+    @property
+    def tokens(self) -> int:
+        """Of prompts and responses."""
+        return sum(map(len, self.prompts)) + sum(self.lengths)
+
     def read(self, table: TokenBytes) -> StepRows:
         """These rows with their texts, offsets and prompt tails, read off the tokens."""
         texts, offsets = [], []

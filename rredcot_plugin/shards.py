@@ -1,7 +1,7 @@
 """The work of a step that looks at one group at a time, on parts of the batch, so that processes can share it.
 
-What needs the whole batch passes between: how its responses answer (``Manner``), the lowest outcome, the scale of
-values. The parts of a batch then give what the whole gives, to the last bit.
+What needs the whole batch passes between: outcomes and how the responses answer (``Seen``), the lowest outcome, the
+scale of values. The parts of a batch then give what the whole gives, to the last bit.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -21,8 +21,9 @@ from rredcot_plugin.encoding import Manner, ProbeEncoder
 from rredcot_plugin.groups import GroupStats
 from rredcot_plugin.probing import ProbePlan, place_probes
 from rredcot_plugin.rows import StepRows
-from rredcot_plugin.types import MASKED, Rollouts, Segments
+from rredcot_plugin.types import MASKED, Rollouts, Segments, check_partition
 from rredcot_plugin.values.features import boundary_features
+from rredcot_plugin.values.least_variance import FLOOR, surprise
 from rredcot_plugin.values.proposals import Proposals, lowest_of_others
 
 if TYPE_CHECKING:
@@ -86,9 +87,26 @@ def unparcel(x: Any) -> Any:
     return x
 
 
+class Part(Protocol):
+    """Rows of a batch, or what leads to them."""
+
+    def take(self, index: Index) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the whole batch has to know of a part before probes are placed: segments of every level, coarse to fine, how
+    its responses answer, what they earned, and tokens of prompts and responses."""
+
+    levels: list[Segments]
+    manner: Manner
+    outcomes: Float[Tensor, " B"]
+    tokens: int
+
+
 class GroupWork:
     """Whole groups of a batch, from their tokens to the features of their states. Keeps them between its calls, which
-    come in the order ``read``, ``plan``, ``features``."""
+    come in the order ``read``, ``plan``, ``hear``, ``features`` and ``surprise``."""
 
     def __init__(self, config: RRedCoTConfig, table: TokenBytes, encoder: ProbeEncoder) -> None:
         self.config, self.table, self.encoder = config, table, encoder
@@ -96,12 +114,14 @@ class GroupWork:
         """The groups, with their texts."""
         self._segments: Segments | None = None
 
-    def read(self, rows: StepRows) -> tuple[list[Segments], Manner]:
-        """Segments of every level, coarse to fine, and how the responses answer."""
+    def read(self, rows: StepRows) -> Seen:
+        """Segments, and what else is to be seen."""
         self.rows = rows = rows.read(self.table)
         levels = self.config.build_levels(rows.rollouts)
         self._segments = levels[-1]
-        return levels, Manner.of(rows.rollouts.texts or [], rows.prompt_tails)
+        check_partition(levels[-1], rows.rollouts.response_mask)
+        manner = Manner.of(rows.rollouts.texts or [], rows.prompt_tails)
+        return Seen(levels, manner, rows.rollouts.outcomes, rows.tokens)
 
     def plan(self, manner: Manner, lowest: Float[Tensor, " B"]) -> ProbePlan:
         """The probes, with what was seen in all parts."""
@@ -109,16 +129,22 @@ class GroupWork:
         self.encoder.learn(manner)
         return place_probes(self.rows, self._segments, self.config, self.encoder, lowest)
 
-    def features(
-        self,
-        log_probs: Float[Tensor, "B T"] | None,
-        entropies: Float[Tensor, "B T"] | None,
-        *states: Any,
-    ) -> Float[Tensor, "B S F"]:
-        """``boundary_features`` with the actor's signals; ``states`` are its arguments behind the segments."""
-        assert self.rows is not None and self._segments is not None
+    def hear(self, log_probs: Float[Tensor, "B T"] | None, entropies: Float[Tensor, "B T"] | None) -> bool:
+        """Take the actor's signals for those of the rollout engine; whether there are log-probs."""
+        assert self.rows is not None
         rollouts = dataclasses.replace(self.rows.rollouts, log_probs=log_probs, entropies=entropies)
-        return boundary_features(rollouts, self._segments, *states)
+        self.rows = dataclasses.replace(self.rows, rollouts=rollouts)
+        return log_probs is not None
+
+    def features(self, *states: Any) -> Float[Tensor, "B S F"]:
+        """``boundary_features``; ``states`` are its arguments behind the segments."""
+        assert self.rows is not None and self._segments is not None
+        return boundary_features(self.rows.rollouts, self._segments, *states)
+
+    def surprise(self) -> Float[Tensor, "B S"]:
+        """``surprise`` of every segment."""
+        assert self.rows is not None and self._segments is not None
+        return surprise(self.rows.rollouts, self._segments)
 
 
 def split_groups(group_ids: Sequence[Hashable], sizes: Sequence[int], parts: int) -> list[Index]:
@@ -140,14 +166,12 @@ def split_groups(group_ids: Sequence[Hashable], sizes: Sequence[int], parts: int
     return [sorted(rows) for rows in found]
 
 
-def plan_in_parts(rows: StepRows, indices: Sequence[Index], ask: Ask) -> tuple[list[Segments], ProbePlan, Manner]:
-    """Segments of every level, coarse to fine, and the probes of the batch; and how its responses answer."""
-    found = ask("read", [(rows.take(index),) for index in indices])
-    manner: Manner = reduce(add, [seen for _, seen in found])
-    lowest = lowest_of_others(rows.rollouts.outcomes)
-    plans = ask("plan", [(manner, lowest[index]) for index in indices])
-    levels = [merge_segments(level, indices) for level in zip(*(own for own, _ in found), strict=True)]
-    return levels, merge_plans(plans, indices, levels[-1]), manner
+def plan_in_parts(whole: Part, indices: Sequence[Index], ask: Ask) -> tuple[Seen, ProbePlan]:
+    """What is to be seen of the batch, and its probes."""
+    seen = merge_seen(ask("read", [(whole.take(index),) for index in indices]), indices)
+    lowest = lowest_of_others(seen.outcomes)
+    plans = ask("plan", [(seen.manner, lowest[index]) for index in indices])
+    return seen, merge_plans(plans, indices, seen.levels[-1])
 
 
 def features_in_parts(
@@ -163,15 +187,30 @@ def features_in_parts(
     parts = []
     for index in indices:
         states = max(1, int(segments.num_segments[index].max()))
-        signals = [None if x is None else x[index] for x in (rollouts.log_probs, rollouts.entropies)]
-        others = (x[index] for x in by_row)
-        parts.append((*signals, unit_values[index, :states], take_stats(stats, index), *others))
+        parts.append((unit_values[index, :states], take_stats(stats, index), *(x[index] for x in by_row)))
     return merge_states(ask("features", parts), indices, unit_values.shape[1])
+
+
+def surprise_in_parts(
+    indices: Sequence[Index], ask: Ask, rollouts: Rollouts, segments: Segments
+) -> Float[Tensor, "B S"]:
+    """``surprise`` of the batch that was planned last."""
+    return merge_states(ask("surprise", [()] * len(indices)), indices, segments.max_segments, FLOOR)
 
 
 def take_stats(stats: GroupStats, index: Index) -> GroupStats:
     """The statistics of some rows; ``index`` keeps the numbers that groups have in the batch."""
     return GroupStats(**{f.name: getattr(stats, f.name)[index] for f in dataclasses.fields(stats)})
+
+
+def merge_seen(parts: Sequence[Seen], indices: Sequence[Index]) -> Seen:
+    """What is to be seen of the batch."""
+    levels = [merge_segments(level, indices) for level in zip(*(part.levels for part in parts), strict=True)]
+    manner: Manner = reduce(add, [part.manner for part in parts])
+    outcomes = torch.zeros(sum(map(len, indices)))
+    for part, index in zip(parts, indices, strict=True):
+        outcomes[index] = part.outcomes
+    return Seen(levels, manner, outcomes, sum(part.tokens for part in parts))
 
 
 def merge_segments(parts: Sequence[Segments], indices: Sequence[Index]) -> Segments:
@@ -185,10 +224,10 @@ def merge_segments(parts: Sequence[Segments], indices: Sequence[Index]) -> Segme
     return Segments(ids, counts)
 
 
-def merge_states(parts: Sequence[Tensor], indices: Sequence[Index], width: int) -> Tensor:
-    """(B, ``width``, …) of the batch from that of its parts, which may be narrower; 0 in the padding."""
+def merge_states(parts: Sequence[Tensor], indices: Sequence[Index], width: int, padding: float = 0) -> Tensor:
+    """(B, ``width``, …) of the batch from that of its parts, which may be narrower."""
     rows = sum(map(len, indices))
-    merged = parts[0].new_zeros(rows, width, *parts[0].shape[2:])
+    merged = parts[0].new_full((rows, width, *parts[0].shape[2:]), padding)
     for part, index in zip(parts, indices, strict=True):
         merged[index, : part.shape[1]] = part
     return merged
@@ -198,15 +237,15 @@ def merge_plans(parts: Sequence[ProbePlan], indices: Sequence[Index], segments: 
     """The probes of the batch."""
     if len(parts) == 1:
         return dataclasses.replace(parts[0], segments=segments)
-    packed, places = (
-        _merge_lists([getattr(part, name) for part in parts], indices) for name in ("packed", "places")
-    )
+    places = _merge_lists([part.places for part in parts], indices)
+    delivered = all(not part.packed for part in parts)
+    packed = [] if delivered else _merge_lists([part.packed for part in parts], indices)
     proposals, offered = {}, {}
     for kind in parts[0].proposals:
         proposals[kind] = _merge_proposals([part.proposals[kind] for part in parts], indices)
         width = proposals[kind].valid.shape[1]
         offered[kind] = merge_states([part.offered[kind] for part in parts], indices, width)
-    return ProbePlan(packed, places, proposals, offered, segments)
+    return ProbePlan(packed, places, proposals, offered, segments, sum(part.tokens for part in parts))
 
 
 def _merge_proposals(parts: Sequence[Proposals], indices: Sequence[Index]) -> Proposals:

@@ -6,7 +6,7 @@ import torch
 
 from rredcot_plugin.groups import group_stats
 from rredcot_plugin.types import Rollouts, Segments
-from rredcot_plugin.values.least_variance import trace_baseline
+from rredcot_plugin.values.least_variance import surprise, trace_baseline
 
 
 def whole_baseline(rollouts: Rollouts, segments: Segments) -> torch.Tensor:
@@ -14,4 +14,5 @@ def whole_baseline(rollouts: Rollouts, segments: Segments) -> torch.Tensor:
     outcomes = rollouts.outcomes
     valid = torch.isfinite(outcomes)
     stats = group_stats(outcomes, rollouts.group_ids, valid)
-    return torch.where(segments.exists, trace_baseline(rollouts, segments, outcomes, stats, valid), 0.0)
+    baselines = trace_baseline(surprise(rollouts, segments), segments, outcomes, stats, valid)
+    return torch.where(segments.exists, baselines, 0.0)

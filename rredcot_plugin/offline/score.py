@@ -114,7 +114,7 @@ class ChunkScorer:
         for i, row in enumerate(encoded):
             record = trace_record(row.row.step, i, batch, rollouts, credit, self.encode_row.table)
             records.append({**record, "uid": row.row.group, "line": row.row.line})
-        return ScoredChunk(records, left_out, {**plan_metrics(plan, batch), **credit.metrics})
+        return ScoredChunk(records, left_out, {**plan_metrics(plan, batch.tokens), **credit.metrics})
 
     def _encode(self, rows: Sequence[Row], scorer: Scorer) -> tuple[list[EncodedRow], list[BadLine]]:
         allowed = _positions(scorer.model) - self.config.max_probe_tokens - BRIDGE_ROOM

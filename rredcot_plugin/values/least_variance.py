@@ -47,14 +47,15 @@ def surprise(rollouts: Rollouts, segments: Segments) -> Float[Tensor, "B S"]:
 
 
 def trace_baseline(
-    rollouts: Rollouts, segments: Segments, outcomes: Float[Tensor, " B"], stats: GroupStats, valid: Tensor
+    importance: Float[Tensor, "B S"],
+    segments: Segments,
+    outcomes: Float[Tensor, " B"],
+    stats: GroupStats,
+    valid: Tensor,
 ) -> Float[Tensor, "B S"]:
-    """The mean outcome of the group's other rollouts, each weighed by Σ_t (1 − π(o_t))² of the whole trace, at every state.
-
-    Raises:
-        ValueError: rollouts without log-probs.
-    """
-    weight = torch.where(segments.exists, surprise(rollouts, segments), 0.0).sum(1)
+    """The mean outcome of the group's other rollouts, each weighed by the ``surprise`` of the whole trace, at every state;
+    ``importance`` is that of its segments."""
+    weight = torch.where(segments.exists, importance, 0.0).sum(1)
     return weighted_others_mean(outcomes, weight, stats, valid)[:, None].expand(segments.exists.shape)
 
 

@@ -1,7 +1,10 @@
-"""A batch that Ray actors share has the same credit as one that the driver works on alone."""
+"""A batch that Ray actors share has the same credit as one that the driver works on alone. Rows lie in a real
+TransferQueue, from which actors read them and where they lay down their probes."""
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,16 +13,25 @@ from typing import Any
 import pytest
 import ray
 import torch
+import transfer_queue as tq
+from omegaconf import OmegaConf
+from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 import rredcot_plugin as rr
 from rredcot_plugin.encoding import ProbeEncoder
 from rredcot_plugin.integrations.verl import crew as crew_module
+from rredcot_plugin.integrations.verl import wire
+from rredcot_plugin.integrations.verl.batch import BatchSource, tokenless
 from rredcot_plugin.integrations.verl.crew import Crew
 from rredcot_plugin.pipeline import assign_credit
 from rredcot_plugin.planning import driver
 from rredcot_plugin.planning.setup import Setup
+from rredcot_plugin.probes.layout import unpack
 from rredcot_plugin.rows import StepRows
+from rredcot_plugin.types import MASKED
 from tests.unit.test_shards import TABLE, TOKENIZER, bare_rows
+
+NUMBER = itertools.count()
 
 OWN_SEGMENTER = """
 import torch
@@ -40,31 +52,73 @@ class Halves:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
-    ray.init(num_cpus=1, include_dashboard=False, object_store_memory=10**8, logging_level=logging.ERROR)
+    ray.init(num_cpus=2, include_dashboard=False, object_store_memory=10**8, logging_level=logging.ERROR)
+    tq.init(OmegaConf.create({"backend": {"SimpleStorage": {"num_data_storage_units": 1}}}))
     yield
+    tq.close()
     ray.shutdown()
 
 
-def make_crew(options: dict[str, Any]) -> Crew:
+def lay_down(rows: StepRows, *, without: tuple[str, ...] = ()) -> BatchSource:
+    """Rows where verl's agent loop and log-prob pass put theirs; a name of its own for every batch."""
+    rollouts, generator = rows.rollouts, torch.Generator().manual_seed(1)
+    signal = rollouts.log_probs
+    assert signal is not None and rollouts.ground_truths is not None
+    entropies = torch.rand(signal.shape, generator=generator)
+    partition = f"batch {next(NUMBER)}"
+    fields = []
+    for row, length in enumerate(rows.lengths):
+        columns = {
+            "responses": rollouts.token_ids,
+            "response_mask": rollouts.response_mask.long(),
+            "rm_scores": rollouts.rewards,
+            "rollout_log_probs": signal,
+            "old_log_probs": signal - 0.1,
+            "entropy": entropies,
+        }
+        tokens = {name: column[row, :length] for name, column in columns.items() if name not in without}
+        truth = {"ground_truth": rollouts.ground_truths[row]}
+        fields.append(
+            {"uid": rollouts.group_ids[row], "prompts": rows.prompts[row], "reward_model": truth, **tokens}
+        )
+    keys = [f"{name}_{row}_0" for row, name in enumerate(rollouts.group_ids)]
+    tq.kv_batch_put(keys=keys, partition_id=partition, fields=list_of_dict_to_tensordict(fields))
+    return BatchSource(keys, partition)
+
+
+def make_crew(options: dict[str, Any], *, delivers: bool = True) -> Crew:
     config = rr.RRedCoTConfig.from_mapping(options)
-    return Crew(config, TABLE, ProbeEncoder(TOKENIZER, config.bridge, config.terminator, config.max_probe_tokens))
+    encoder = ProbeEncoder(TOKENIZER, config.bridge, config.terminator, config.max_probe_tokens)
+    return Crew(config, TABLE, encoder, delivers=delivers)
 
 
-def credit_of(crew: Crew, rows: StepRows, kill: int | None = None) -> rr.Credit:
-    """Credit as the runner gives it; an actor may be killed between the halves of the step."""
-    levels, plan = crew.plan(rows)
-    if kill is not None:
+def credit_of(crew: Crew, rows: StepRows, kill: int | None = None, when: str = "") -> rr.Credit:
+    """Credit as the runner gives it where no token comes to the driver; an actor may be killed on the way."""
+    source = lay_down(rows)
+    seen, plan = crew.plan(source, rows.lengths)
+    if when == "before the signals" and kill is not None:
         ray.kill(crew._members[kill])
-    log_probs = [[-0.1 * (1 + i % 7) for i in range(len(specs))] for specs in plan.specs]
-    assert sum(map(len, log_probs)) > 20
+    assert crew.hear()
+    if when == "behind the signals" and kill is not None:
+        ray.kill(crew._members[kill])
+    log_probs = [[-0.1 * (1 + i % 7) for i in range(len(places))] for places in plan.places]
+    assert sum(map(len, log_probs)) == plan.size > 20
+    ids = seen.levels[-1].segment_ids
     return assign_credit(
-        rows.rollouts,
-        crew.config,
-        segments=levels[-1],
-        coarse=levels[0],
+        tokenless(ids != MASKED, rows.rollouts.rewards, crew.group_ids),
+        dataclasses.replace(crew.config, baseline=crew.config.baseline_for(log_probs=True)),
+        segments=seen.levels[-1],
+        coarse=seen.levels[0],
         probed=plan.probed(log_probs, length_normalize=False),
         features=crew.features,
+        importance=crew.surprise,
     )
+
+
+def probes_of(source: BatchSource) -> list[list[Any]]:
+    """What the engine would find."""
+    data = tq.kv_batch_get(keys=source.keys, partition_id=source.partition_id, select_fields=[wire.PROBES])
+    return [unpack(vector) for vector in data[wire.PROBES].unbind()]
 
 
 def assert_same(one: rr.Credit, other: rr.Credit) -> None:
@@ -93,31 +147,30 @@ def test_the_plan_knows_when_the_crew_works() -> None:
 
 
 def test_one_group_needs_no_actor(cluster: None) -> None:
-    crew = make_crew({"segmenter": "newline", "credit_workers": 3})
-    crew.plan(bare_rows(groups=1))
+    crew, rows = make_crew({"segmenter": "newline", "credit_workers": 3}), bare_rows(groups=1)
+    crew.plan(lay_down(rows), rows.lengths)
     assert not crew.processes and not crew._members
 
 
 def test_auto_stays_in_the_driver_for_a_small_batch(cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    crew = make_crew({"segmenter": "newline"})
-    crew.plan(bare_rows())
+    crew, rows = make_crew({"segmenter": "newline"}), bare_rows()
+    source = lay_down(rows)
+    crew.plan(source, rows.lengths)
     assert not crew._members
     monkeypatch.setattr(crew_module, "AUTO_TOKENS", 10)
     monkeypatch.setattr(crew_module.os, "sched_getaffinity", lambda _: range(6))
-    crew.plan(bare_rows())
+    crew.plan(source, rows.lengths)
     assert len(crew._members) == 3, "half as many as there are cores"
 
 
-@pytest.mark.parametrize("between", [False, True], ids=["before a step", "between its halves"])
-def test_a_dead_actor_does_not_stop_the_run(
-    cluster: None, between: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.parametrize("when", ["before the step", "before the signals", "behind the signals"])
+def test_a_dead_actor_does_not_stop_the_run(cluster: None, when: str, caplog: pytest.LogCaptureFixture) -> None:
     alone, shared = (make_crew({"segmenter": "newline", "credit_workers": workers}) for workers in (0, 2))
     rows = bare_rows()
-    shared.plan(rows)
-    if not between:
+    shared.plan(lay_down(rows), rows.lengths)
+    if when == "before the step":
         ray.kill(shared._members[1])
-    assert_same(credit_of(shared, rows, kill=1 if between else None), credit_of(alone, rows))
+    assert_same(credit_of(shared, rows, 1, when), credit_of(alone, rows))
     assert "credit_workers=2 died" in caplog.text
     assert_same(credit_of(shared, rows), credit_of(alone, rows))
 
@@ -132,19 +185,52 @@ def test_a_segmenter_of_the_users_own_runs_in_actors_and_says_what_is_wrong(clus
     path.write_text(OWN_SEGMENTER.replace("BAD", "="))
     broken = make_crew({**options, "credit_workers": 2})
     with pytest.raises(ValueError, match="a text that it does not take"):
-        broken.plan(rows)
+        broken.plan(lay_down(rows), rows.lengths)
+
+
+@pytest.mark.parametrize("delivers", [True, False])
+def test_probes_lie_where_the_engine_looks_or_stay_in_the_plan(cluster: None, delivers: bool) -> None:
+    rows = bare_rows()
+    found = []
+    for workers in (0, 2):
+        crew = make_crew({"segmenter": "newline", "credit_workers": workers}, delivers=delivers)
+        source = lay_down(rows)
+        _, plan = crew.plan(source, rows.lengths)
+        assert crew.processes == workers
+        assert (crew.rows is None) == (workers > 0), "with actors no token comes to the driver"
+        found.append(probes_of(source) if delivers else plan.specs)
+        assert plan.tokens == sum(len(ids) for specs in found[-1] for _, ids, _ in specs)
+        assert [len(specs) for specs in found[-1]] == [len(places) for places in plan.places]
+        if delivers:
+            assert crew.undelivered().specs == found[-1], "for an engine that turns out not to look"
+            assert crew.rows is not None and not crew.processes
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_estimators_of_users_find_texts(cluster: None, tmp_path: Path, workers: int) -> None:
-    """Those of rredcot read none, so with actors the driver reads none for them."""
-    path = tmp_path / "own.py"
-    path.write_text("class Own:\n    proposes = 'nothing'\n")
+def test_without_log_probs_of_the_actor_there_are_none(cluster: None, workers: int) -> None:
     rows = bare_rows()
-    own = make_crew({"value_estimator": {"path": str(path), "name": "Own"}, "credit_workers": workers})
-    own.plan(rows)
-    texts = own.with_texts(rows).rollouts.texts
-    assert texts == rows.read(TABLE).rollouts.texts
-    shipped = make_crew({"segmenter": "newline", "credit_workers": workers})
-    shipped.plan(rows)
-    assert (shipped.with_texts(rows).rollouts.texts is None) == (workers > 0)
+    crew = make_crew({"segmenter": "newline", "credit_workers": workers})
+    crew.plan(lay_down(rows, without=("old_log_probs",)), rows.lengths)
+    assert not crew.hear()
+
+
+def test_a_source_gives_what_lies_there(cluster: None) -> None:
+    rows = bare_rows()
+    whole = lay_down(rows)
+    source = whole.take([7, 2, 3])
+    read, expected = source.rows(), rows.take([7, 2, 3])
+    assert source.group_ids() == expected.rollouts.group_ids == read.rollouts.group_ids
+    width = max(expected.lengths)
+    assert read.lengths == expected.lengths
+    assert torch.equal(read.rollouts.token_ids, expected.rollouts.token_ids[:, :width])
+    assert torch.equal(read.rollouts.response_mask, expected.rollouts.response_mask[:, :width])
+    assert torch.equal(read.rollouts.outcomes, expected.rollouts.outcomes)
+    assert [prompt.tolist() for prompt in read.prompts] == [prompt.tolist() for prompt in expected.prompts]
+    assert read.rollouts.ground_truths == ["2", "2", "2"]
+    signals = source.signals(width)
+    assert signals.keys() == {"log_probs", "entropies"}
+    columns = torch.arange(width) < torch.tensor(expected.lengths)[:, None]
+    assert expected.rollouts.log_probs is not None
+    assert torch.equal(signals["log_probs"][columns], expected.rollouts.log_probs[:, :width][columns] - 0.1)
+    assert torch.equal(source.numbers("rm_scores", 2), expected.rollouts.rewards[:, :2])

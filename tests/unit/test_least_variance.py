@@ -230,7 +230,7 @@ def test_the_default_takes_them_at_lambda_one(rollouts: rr.Rollouts) -> None:
 )
 def test_elsewhere_the_default_stays_with_values(rollouts: rr.Rollouts, options: dict[str, object]) -> None:
     plain = {"segmenter": "fixed", "segmenter_kwargs": {"tokens": 3}}
-    assert rr.RRedCoTConfig(**plain | options).baseline_for(rollouts) == "value"
+    assert rr.RRedCoTConfig(**plain | options).baseline_for(log_probs=True) == "value"
 
 
 def test_without_log_probs_and_with_given_values_the_default_stays_with_values(rollouts: rr.Rollouts) -> None:

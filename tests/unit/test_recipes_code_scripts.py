@@ -142,14 +142,14 @@ def test_a_thinker_is_asked_for_another_rollouts_program(argv_of: Argv, compose:
     assert [probed_texts(plan, row) for row in range(3)] == [{behind[1]}, {behind[0]}, {behind[1]}]
     _, ids, skip = plan.specs[2][0]
     assert BYTES.decode(ids[:skip]).lstrip("\n") == "</think>\n\n```python\n"
-    assert plan_metrics(plan, rows)["rredcot/fallback/answer_too_long/mean"] == 0.0
+    assert plan_metrics(plan, rows.tokens)["rredcot/fallback/answer_too_long/mean"] == 0.0
 
 
 def test_with_the_default_length_no_program_would_be_proposed(argv_of: Argv, compose: Compose) -> None:
     settings = read_settings(compose(argv_of(THINKER, MAX_PROBE_TOKENS="32")))
     plan, rows = plan_for([thinking(program) for program in PROGRAMS], settings)
     assert not any(plan.specs)
-    assert plan_metrics(plan, rows)["rredcot/fallback/answer_too_long/mean"] == 1.0
+    assert plan_metrics(plan, rows.tokens)["rredcot/fallback/answer_too_long/mean"] == 1.0
 
 
 def test_tests_are_never_put_to_the_actor(argv_of: Argv, compose: Compose) -> None:

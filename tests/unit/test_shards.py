@@ -20,13 +20,14 @@ from rredcot_plugin.registry import SEGMENTERS
 from rredcot_plugin.rows import StepRows
 from rredcot_plugin.shards import (
     GroupWork,
+    Seen,
     features_in_parts,
     parcel,
     plan_in_parts,
     split_groups,
+    surprise_in_parts,
     unparcel,
 )
-from rredcot_plugin.types import Segments
 from rredcot_plugin.values.features import boundary_features
 
 TOKENIZER = build_tokenizer()
@@ -78,8 +79,8 @@ def sent(x: Any) -> Any:
     return unparcel(pickle.loads(pickle.dumps(parcel(x), protocol=5)))
 
 
-def in_parts(rows: StepRows, config: rr.RRedCoTConfig, parts: int) -> tuple[list[Segments], ProbePlan, Any]:
-    """Levels, probes and the function that makes features, with every object sent as if between processes."""
+def in_parts(rows: StepRows, config: rr.RRedCoTConfig, parts: int) -> tuple[Seen, ProbePlan, dict[str, Any]]:
+    """What was seen, probes and the functions that make features, with every object sent as if between processes."""
     indices = split_groups(rows.rollouts.group_ids, rows.lengths, parts)
     workers = [sent(work(config)) for _ in indices]
 
@@ -87,8 +88,12 @@ def in_parts(rows: StepRows, config: rr.RRedCoTConfig, parts: int) -> tuple[list
         calls = zip(workers, arguments, strict=True)
         return [sent(getattr(worker, method)(*sent(given))) for worker, given in calls]
 
-    levels, plan, _ = plan_in_parts(rows, indices, ask)
-    return levels, plan, partial(features_in_parts, indices, ask)
+    seen, plan = plan_in_parts(rows, indices, ask)
+    signal = rows.rollouts.log_probs
+    assert signal is not None
+    assert all(ask("hear", [(signal[index], None) for index in indices]))
+    maps = {"features": features_in_parts, "importance": surprise_in_parts}
+    return seen, plan, {name: partial(function, indices, ask) for name, function in maps.items()}
 
 
 CONFIGS: list[dict[str, Any]] = [
@@ -106,14 +111,17 @@ CONFIGS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("parts", [2, 5])
 def test_parts_give_what_the_whole_gives(options: dict[str, Any], parts: int) -> None:
     config, rows = rr.RRedCoTConfig.from_mapping(options), bare_rows()
-    levels, plan, features = in_parts(rows, config, parts)
-    whole, expected, _ = in_parts(rows, config, 1)
-    for level, other in zip(levels, whole, strict=True):
+    seen, plan, maps = in_parts(rows, config, parts)
+    all_seen, expected, _ = in_parts(rows, config, 1)
+    whole = all_seen.levels
+    assert torch.equal(seen.outcomes, rows.rollouts.outcomes)
+    assert seen.tokens == all_seen.tokens == rows.tokens
+    for level, other in zip(seen.levels, whole, strict=True):
         assert torch.equal(level.segment_ids, other.segment_ids)
         assert torch.equal(level.num_segments, other.num_segments)
     assert plan.specs == expected.specs
     assert [own.tolist() for own in plan.places] == [own.tolist() for own in expected.places]
-    assert plan_metrics(plan, rows) == plan_metrics(expected, rows)
+    assert plan_metrics(plan, seen.tokens) == plan_metrics(expected, rows.tokens)
     log_probs = [[-0.1 * (1 + i % 7) for i in range(len(specs))] for specs in plan.specs]
 
     def credit(of: ProbePlan, **given: Any) -> rr.Credit:
@@ -122,7 +130,7 @@ def test_parts_give_what_the_whole_gives(options: dict[str, Any], parts: int) ->
             rows.rollouts, config, segments=whole[-1], coarse=whole[0], probed=probed or None, **given
         )
 
-    shared, alone = credit(plan, features=features), credit(expected)
+    shared, alone = credit(plan, **maps), credit(expected)
     assert torch.equal(shared.advantages, alone.advantages)
     assert torch.equal(shared.values, alone.values)
     assert shared.metrics == alone.metrics
@@ -131,13 +139,13 @@ def test_parts_give_what_the_whole_gives(options: dict[str, Any], parts: int) ->
 def test_the_default_asks_and_fits_in_these_batches() -> None:
     """Else the parity above would compare nothing with nothing."""
     config, rows = rr.RRedCoTConfig(segmenter="newline"), bare_rows()
-    _, plan, features = in_parts(rows, config, 3)
+    _, plan, maps = in_parts(rows, config, 3)
     assert plan.size > 20
     stats = group_stats(rows.rollouts.outcomes, rows.rollouts.group_ids, torch.ones(20, dtype=torch.bool))
     unit = torch.full(plan.segments.exists.shape, 0.3)
     others, own = ((x + 1) / 2 for x in (stats.others_mean, rows.rollouts.outcomes))
     by_row = (others, own, torch.ones(20, dtype=torch.bool))
-    found = features(rows.rollouts, plan.segments, unit, stats, *by_row)
+    found = maps["features"](rows.rollouts, plan.segments, unit, stats, *by_row)
     expected = boundary_features(rows.rollouts, plan.segments, unit, stats, *by_row)
     at = plan.segments.exists
     assert torch.equal(found[at], expected[at])

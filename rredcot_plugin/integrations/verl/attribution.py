@@ -9,7 +9,7 @@ import transfer_queue as tq
 from tensordict import TensorDict
 
 from rredcot_plugin.integrations.verl import wire
-from rredcot_plugin.integrations.verl.batch import padded
+from rredcot_plugin.integrations.verl.batch import BatchSource
 from rredcot_plugin.integrations.verl.sessions import RowRoles
 from rredcot_plugin.probing import answer_starts
 from rredcot_plugin.rows import StepRows
@@ -26,8 +26,6 @@ def ask_attribution(batch: Any, kinds: set[str], roles: RowRoles, rows: StepRows
     batch.extra_info[wire.ATTRIBUTION] = ",".join(sorted(kinds))
 
 
-def read_attribution(batch: Any, kinds: set[str], roles: RowRoles, width: int) -> dict[str, torch.Tensor]:
-    """Scores (active rows, width) of each kind; NaN where the model cannot be read."""
-    names = [wire.SCORES[kind] for kind in kinds]
-    data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=names)
-    return {kind: padded(data[wire.SCORES[kind]], roles.active, width).float() for kind in kinds}
+def read_attribution(source: BatchSource, kinds: set[str], width: int) -> dict[str, torch.Tensor]:
+    """Scores (rows, width) of each kind; NaN where the model cannot be read."""
+    return {kind: source.numbers(wire.SCORES[kind], width) for kind in kinds}

@@ -1,13 +1,17 @@
-"""Read what a credit step needs from TransferQueue."""
+"""What a credit step reads from TransferQueue, and lays down there."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import transfer_queue as tq
+from tensordict import TensorDict
 
+from rredcot_plugin.integrations.verl import wire
 from rredcot_plugin.rows import StepRows
 from rredcot_plugin.types import Rollouts
 
@@ -23,14 +27,23 @@ FIELDS = [
 ]
 
 
-def padded(nested: torch.Tensor, rows: Sequence[int], width: int, fill: float = 0.0) -> torch.Tensor:
-    """Some rows of a jagged tensor as (len(rows), width), filled up on the right, cut where longer."""
+SIGNALS = {"old_log_probs": "log_probs", "entropy": "entropies"}
+"""verl's fields, and what they are called here."""
+
+
+def padded(nested: torch.Tensor, width: int, fill: float = 0.0) -> torch.Tensor:
+    """A jagged tensor as (rows, width), filled up on the right, cut where longer."""
     parts = nested.unbind()
-    out = torch.full((len(rows), width), fill, dtype=parts[0].dtype)
-    for i, row in enumerate(rows):
-        part = parts[row][:width].cpu()
-        out[i, : len(part)] = part
+    out = torch.full((len(parts), width), fill, dtype=parts[0].dtype)
+    for row, part in enumerate(parts):
+        part = part[:width].cpu()
+        out[row, : len(part)] = part
     return out
+
+
+def signal(nested: torch.Tensor, width: int) -> torch.Tensor:
+    """Numbers of tokens as (rows, width); 0 for one that is not finite."""
+    return padded(nested, width).float().nan_to_num(0.0, 0.0, 0.0)
 
 
 def onto_unmasked(rewards: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -45,50 +58,73 @@ def onto_unmasked(rewards: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return torch.where(mask, rewards, 0.0).scatter_add(1, last, torch.where(mask.any(1, keepdim=True), stray, 0.0))
 
 
-def read_rows(
-    keys: Sequence[str],
-    partition_id: str,
-    active: Sequence[int],
-    reference_column: str = "references",
-) -> StepRows:
-    """Fetch the batch and keep the active rows, without texts.
+@dataclass(frozen=True)
+class BatchSource:
+    """The active rows of a batch as they lie in TransferQueue: light enough to be sent to whoever reads them."""
 
-    ``log_probs`` are the rollout engine's, where it recorded them; a NaN among them counts as 0. References
-    are the column of that name in the data set, or that key of its ``extra_info``.
-    """
-    fields = [*FIELDS, reference_column]
-    data = tq.kv_batch_get(keys=list(keys), partition_id=partition_id, select_fields=fields)
-    lengths_all = data["responses"].offsets().diff().tolist()
-    lengths = [lengths_all[row] for row in active]
-    width = max([1, *lengths])
-    ids = padded(data["responses"], active, width)
-    mask = padded(data["response_mask"], active, width).bool()
-    prompts = data["prompts"].unbind()
-    surprise = data.get("rollout_log_probs", None)
-    log_probs = padded(surprise, active, width).float().nan_to_num(0.0, 0.0, 0.0) if surprise is not None else None
-    uids = list(data["uid"])
-    rollouts = Rollouts(
-        token_ids=ids,
-        response_mask=mask,
-        rewards=onto_unmasked(padded(data["rm_scores"], active, width).float(), mask),
-        group_ids=[str(uids[row]) for row in active],
-        log_probs=log_probs,
-        ground_truths=_entries(data.get("reward_model", None), active, "ground_truth"),
-        references=column_entries(data.get(reference_column, None), active)
-        or _entries(data.get("extra_info", None), active, reference_column),
-    )
-    return StepRows(rollouts, [prompts[row] for row in active], [""] * len(lengths), lengths)
+    keys: list[str]
+    partition_id: str
+    reference_column: str = "references"
+
+    def take(self, index: Sequence[int]) -> BatchSource:
+        """Some of the rows."""
+        return dataclasses.replace(self, keys=[self.keys[i] for i in index])
+
+    def group_ids(self) -> list[str]:
+        return [str(uid) for uid in self._get(["uid"])["uid"]]
+
+    def rows(self) -> StepRows:
+        """Fetch the rows, without texts.
+
+        ``log_probs`` are the rollout engine's, where it recorded them; a NaN among them counts as 0. References
+        are the column of that name in the data set, or that key of its ``extra_info``.
+        """
+        data = self._get([*FIELDS, self.reference_column])
+        lengths = data["responses"].offsets().diff().tolist()
+        width = max([1, *lengths])
+        mask = padded(data["response_mask"], width).bool()
+        recorded = data.get("rollout_log_probs", None)
+        rollouts = Rollouts(
+            token_ids=padded(data["responses"], width),
+            response_mask=mask,
+            rewards=onto_unmasked(padded(data["rm_scores"], width).float(), mask),
+            group_ids=[str(uid) for uid in data["uid"]],
+            log_probs=None if recorded is None else signal(recorded, width),
+            ground_truths=_entries(data.get("reward_model", None), "ground_truth"),
+            references=column_entries(data.get(self.reference_column, None))
+            or _entries(data.get("extra_info", None), self.reference_column),
+        )
+        return StepRows(rollouts, list(data["prompts"].unbind()), [""] * len(lengths), lengths)
+
+    def signals(self, width: int) -> dict[str, torch.Tensor]:
+        """The actor's ``log_probs`` and ``entropies`` (rows, width), those that there are."""
+        data = self._get(list(SIGNALS))
+        return {name: signal(data[field], width) for field, name in SIGNALS.items() if field in data}
+
+    def numbers(self, field: str, width: int) -> torch.Tensor:
+        """A field of numbers of tokens as (rows, width); 0 in the padding."""
+        return padded(self._get([field])[field], width).float()
+
+    def put_probes(self, vectors: Sequence[torch.Tensor]) -> None:
+        """Lay down what ``probes.layout.pack`` made of every row's probes, for the engine."""
+        fields = TensorDict({wire.PROBES: wire.jagged(vectors)}, batch_size=len(vectors))
+        tq.kv_batch_put(keys=self.keys, partition_id=self.partition_id, fields=fields)
+
+    def _get(self, fields: list[str]) -> TensorDict:
+        return tq.kv_batch_get(keys=self.keys, partition_id=self.partition_id, select_fields=fields)
 
 
-def column_entries(column: Any, active: Sequence[int]) -> list[Any] | None:
+def tokenless(mask: torch.Tensor, rewards: torch.Tensor, group_ids: Sequence[str]) -> Rollouts:
+    """Rollouts whose tokens lie elsewhere: −1 in their place, of one number's memory."""
+    return Rollouts(torch.full((1, 1), -1).expand(mask.shape), mask, rewards, group_ids)
+
+
+def column_entries(column: Any) -> list[Any] | None:
     """A column of the data set without verl's wrappers; None where there is no such column."""
-    if column is None:
-        return None
-    entries = list(column)
-    return [getattr(entries[row], "data", entries[row]) for row in active]
+    return None if column is None else [getattr(entry, "data", entry) for entry in column]
 
 
-def _entries(column: Any, active: Sequence[int], key: str) -> list[Any] | None:
+def _entries(column: Any, key: str) -> list[Any] | None:
     """One key of a column of mappings, None where a row lacks it."""
-    found = column_entries(column, active)
+    found = column_entries(column)
     return None if found is None else [e.get(key) if isinstance(e, dict) else None for e in found]

@@ -174,13 +174,11 @@ def reward_input(prompt: Sequence[int], response: Sequence[int], fields: dict[st
     return DataProto(batch=TensorDict(batch, batch_size=1), non_tensor_batch=extra)
 
 
-def reward_fields(keys: Sequence[str], partition_id: str, active: Sequence[int]) -> list[dict[str, Any]]:
-    """What the reward function gets beside the tokens, for each active row."""
+def reward_fields(keys: Sequence[str], partition_id: str) -> list[dict[str, Any]]:
+    """What the reward function gets beside the tokens, for each row."""
     data = tq.kv_batch_get(keys=list(keys), partition_id=partition_id, select_fields=REWARD_FIELDS)
-    columns = {name: column_entries(data.get(name, None), active) for name in REWARD_FIELDS}
-    return [
-        {name: column[i] for name, column in columns.items() if column is not None} for i in range(len(active))
-    ]
+    columns = {name: column_entries(data.get(name, None)) for name in REWARD_FIELDS}
+    return [{name: column[i] for name, column in columns.items() if column is not None} for i in range(len(keys))]
 
 
 def _wanted(rows: StepRows, segments: Segments, first_state: int) -> list[tuple[State, int, int]]:

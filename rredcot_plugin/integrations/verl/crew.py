@@ -13,7 +13,7 @@ import importlib
 import logging
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import ray
 import torch
@@ -28,15 +28,15 @@ from rredcot_plugin.rows import StepRows
 from rredcot_plugin.shards import (
     GroupWork,
     Index,
+    Seen,
     features_in_parts,
     parcel,
     plan_in_parts,
     split_groups,
+    surprise_in_parts,
     unparcel,
 )
 from rredcot_plugin.types import Rollouts, Segments
-from rredcot_plugin.values.base import leaves
-from rredcot_plugin.values.features import boundary_features
 from rredcot_plugin.values.proposals import lowest_of_others
 
 logger = logging.getLogger(__name__)
@@ -48,78 +48,168 @@ MOST_WORKERS = 32
 """Of ``auto``."""
 
 
-class CrewMember(GroupWork):
-    """``GroupWork`` in a process of its own."""
+class Source(Protocol):
+    """Where the rows of a batch lie, for whoever reads them; light enough to be sent (``batch.BatchSource``)."""
+
+    def take(self, index: Index) -> Source: ...
+    def group_ids(self) -> list[str]: ...
+    def rows(self) -> StepRows: ...
+    def signals(self, width: int) -> dict[str, torch.Tensor]: ...
+    def put_probes(self, vectors: Sequence[torch.Tensor]) -> None: ...
+
+
+class CrewMember:
+    """``GroupWork`` in a process of its own, which reads its rows itself and lays down its probes itself."""
 
     def __init__(
-        self, modules: Sequence[str], config: RRedCoTConfig, table: TokenBytes, encoder: ProbeEncoder
+        self,
+        modules: Sequence[str],
+        config: RRedCoTConfig,
+        table: TokenBytes,
+        encoder: ProbeEncoder,
+        *,
+        delivers: bool,
     ) -> None:
         for module in modules:  # those of a user register their classes when imported
             with contextlib.suppress(ImportError):
                 importlib.import_module(module)
         torch.set_num_threads(1)
-        super().__init__(config, table, encoder)
-
-    def plan(self, manner: Manner, lowest: torch.Tensor) -> ProbePlan:
-        """Without the segments, which the driver has from ``read``."""
-        nothing = Segments(torch.zeros(0, 0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
-        return dataclasses.replace(super().plan(manner, lowest), segments=nothing)
+        self._work = GroupWork(config, table, encoder)
+        self._delivers = delivers
+        self._source: Source | None = None
 
     def do(self, method: str, parcelled: Any) -> Any:
         """The method's result with these arguments, both as parcels."""
         return parcel(getattr(self, method)(*unparcel(parcelled)))
 
+    def read(self, source: Source) -> Seen:
+        self._source = source
+        return self._work.read(source.rows())
+
+    def plan(self, manner: Manner, lowest: torch.Tensor) -> ProbePlan:
+        """Without the segments, which the driver has from ``read``, and without the probes where they are delivered."""
+        plan = self._work.plan(manner, lowest)
+        if self._delivers:
+            assert self._source is not None
+            self._source.put_probes(plan.packed)
+            plan = dataclasses.replace(plan, packed=[])
+        nothing = Segments(torch.zeros(0, 0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
+        return dataclasses.replace(plan, segments=nothing)
+
+    def hear(self) -> bool:
+        assert self._source is not None
+        return hear(self._work, self._source)
+
+    def features(self, *states: Any) -> torch.Tensor:
+        return self._work.features(*states)
+
+    def surprise(self) -> torch.Tensor:
+        return self._work.surprise()
+
+
+def hear(work: GroupWork, source: Source) -> bool:
+    """Have the actor's signals heard; whether there are log-probs."""
+    assert work.rows is not None
+    signals = source.signals(work.rows.rollouts.token_ids.shape[1])
+    return work.hear(signals.get("log_probs"), signals.get("entropies"))
+
 
 class Crew:
-    """Splits a batch, has its parts worked on here or in Ray actors, and puts the results together."""
+    """Splits a batch, has its parts worked on here or in Ray actors, and puts the results together.
 
-    def __init__(self, config: RRedCoTConfig, table: TokenBytes, encoder: ProbeEncoder) -> None:
-        self.config, self.table, self.encoder = config, table, encoder
+    Actors read their parts from the source, so that no token passes the driver. With ``delivers`` probes are laid down
+    there by whoever made them.
+    """
+
+    def __init__(
+        self, config: RRedCoTConfig, table: TokenBytes, encoder: ProbeEncoder, *, delivers: bool = True
+    ) -> None:
+        self.config, self.table, self.encoder, self.delivers = config, table, encoder, delivers
+        self.group_ids: list[str] = []
         self._here = GroupWork(config, table, encoder)
+        self._source: Source | None = None
         self._members: list[Any] = []
         self._indices: list[Index] = []
         self._lost = False
+
+    @property
+    def rows(self) -> StepRows | None:
+        """Those of the batch at hand with their texts, and the signals that were heard, where the driver works alone."""
+        return None if self.processes else self._here.rows
 
     @property
     def processes(self) -> int:
         """How many actors work on the batch at hand; 0: the driver alone."""
         return len(self._indices) if len(self._indices) > 1 else 0
 
-    def plan(self, rows: StepRows) -> tuple[list[Segments], ProbePlan]:
-        """Segments of every level, coarse to fine, and the probes of the batch."""
-        wanted = 1 if self._lost else self._wanted(sum(rows.lengths))
-        self._indices = split_groups(rows.rollouts.group_ids, rows.lengths, wanted)
+    def plan(self, source: Source, sizes: Sequence[int]) -> tuple[Seen, ProbePlan]:
+        """What is to be seen of a batch, and its probes; ``sizes`` are the tokens of its responses."""
+        self._source, self._indices = source, []
+        wanted = 1 if self._lost else self._wanted(sum(sizes))
+        if wanted > 1:
+            self.group_ids = source.group_ids()
+            self._indices = split_groups(self.group_ids, sizes, wanted)
+        if not self.processes:
+            return self.alone()
         try:
-            return self._plan(rows)
+            seen, plan = plan_in_parts(source, self._indices, self._ask)
         except RayActorError as error:
             self._lose(error)
-            return self._plan(rows)
+            return self.alone()
+        self.encoder.learn(seen.manner)  # in case the driver has to go on alone
+        return seen, plan
 
-    def _plan(self, rows: StepRows) -> tuple[list[Segments], ProbePlan]:
-        if not self.processes:
-            levels, manner = self._here.read(rows)
-            return levels, self._here.plan(manner, lowest_of_others(rows.rollouts.outcomes))
-        levels, plan, manner = plan_in_parts(rows, self._indices, self._ask)
-        self.encoder.learn(manner)  # in case the driver has to go on alone
-        return levels, plan
+    def alone(self) -> tuple[Seen, ProbePlan]:
+        """The same of the batch at hand, by the driver, which has its rows then."""
+        assert self._source is not None
+        self._indices = []
+        rows = self._source.rows()
+        self.group_ids = [str(name) for name in rows.rollouts.group_ids]
+        seen = self._here.read(rows)
+        plan = self._here.plan(seen.manner, lowest_of_others(seen.outcomes))
+        if self.delivers and plan.size:
+            self._source.put_probes(plan.packed)
+        return seen, plan
 
-    def with_texts(self, rows: StepRows) -> StepRows:
-        """The rows that were planned last with their texts, where the driver has read them or something in it does:
-        the estimators of rredcot do not, those of users may."""
-        if not self.processes and self._here.rows is not None:
-            return self._here.rows
-        estimators = leaves(self.config.build_value_estimator())
-        shipped = all(type(leaf).__module__.startswith("rredcot_plugin.") for leaf in estimators)
-        return rows if shipped else rows.read(self.table)
+    def undelivered(self) -> ProbePlan:
+        """From here on probes stay in their plan; that of the batch at hand, by the driver."""
+        self.delivers, self._members = False, []
+        return self.alone()[1]
 
-    def features(self, rollouts: Rollouts, *states: Any) -> torch.Tensor:
+    def hear(self) -> bool:
+        """Have the actors, if there are any, hear the signals of the actor that is trained; whether there are log-probs."""
+        assert self._source is not None
+        if self.processes:
+            try:
+                return all(self._ask("hear", [()] * self.processes))
+            except RayActorError as error:
+                self._take_over(error)
+        return hear(self._here, self._source)
+
+    def features(self, rollouts: Rollouts, segments: Segments, *states: Any) -> torch.Tensor:
         """``boundary_features`` of the batch that was planned last, with its arguments."""
         if self.processes:
             try:
-                return features_in_parts(self._indices, self._ask, rollouts, *states)
+                return features_in_parts(self._indices, self._ask, rollouts, segments, *states)
             except RayActorError as error:
-                self._lose(error)
-        return boundary_features(rollouts, *states)
+                self._take_over(error)
+        return self._here.features(*states)
+
+    def surprise(self, rollouts: Rollouts, segments: Segments) -> torch.Tensor:
+        """``surprise`` of the batch that was planned last, with its arguments."""
+        if self.processes:
+            try:
+                return surprise_in_parts(self._indices, self._ask, rollouts, segments)
+            except RayActorError as error:
+                self._take_over(error)
+        return self._here.surprise()
+
+    def _take_over(self, error: RayActorError) -> None:
+        """Go on alone in the middle of a step."""
+        assert self._source is not None
+        self._lose(error)
+        self._here.read(self._source.rows())
+        hear(self._here, self._source)
 
     def _ask(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """The method's result of every part, each from an actor."""
@@ -136,7 +226,7 @@ class Crew:
         modules = sorted({type(part).__module__ for part in built})
         encoder = dataclasses.replace(self.encoder, _seen={})
         actor = ray.remote(num_cpus=0)(CrewMember).options(scheduling_strategy=here)
-        return actor.remote(modules, self.config, self.table, encoder)
+        return actor.remote(modules, self.config, self.table, encoder, delivers=self.delivers)
 
     def _wanted(self, tokens: int) -> int:
         workers = self.config.credit_workers

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from verl.utils.debug import marked_timer
 
+from rredcot_plugin.integrations.verl.batch import BatchSource
 from rredcot_plugin.integrations.verl.continuations import Continuations, reward_fields
 from rredcot_plugin.integrations.verl.sessions import RowRoles, row_roles
 from rredcot_plugin.rows import StepRows
@@ -25,12 +26,12 @@ class MonteCarloHook:
         self,
         trainer: Any,
         estimator: MonteCarloEstimator,
-        read: Callable[[Any, RowRoles], StepRows],
+        source: Callable[[Any, RowRoles], BatchSource],
         segmenter: Callable[[StepRows], Segments],
         first_state: int,
     ) -> None:
         self._trainer, self._estimator = trainer, estimator
-        self._read, self._segmenter, self._first_state = read, segmenter, first_state
+        self._source, self._segmenter, self._first_state = source, segmenter, first_state
         self._continuations: Continuations | None = None
         self._sampled: Any = None
         self._values: dict[str, torch.Tensor] = {}
@@ -57,8 +58,8 @@ class MonteCarloHook:
             if self._continuations is None:
                 self._continuations = Continuations(self._trainer, self._estimator)
             roles = row_roles(batch.keys, batch.tags)
-            rows = self._read(batch, roles)
-            fields = reward_fields(batch.keys, batch.partition_id, roles.active)
+            source = self._source(batch, roles)
+            rows, fields = source.rows(), reward_fields(source.keys, source.partition_id)
             segments = self._segmenter(rows)
             values, self._metrics = self._continuations.values(
                 self._trainer.global_steps, rows, fields, segments, self._first_state

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 import transfer_queue as tq
-from tensordict import TensorDict
 from verl.trainer.ppo import core_algos
 from verl.utils.debug import marked_timer
 
@@ -21,7 +20,7 @@ from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.encoding import ProbeEncoder
 from rredcot_plugin.integrations.verl import wire
 from rredcot_plugin.integrations.verl.attribution import ask_attribution, read_attribution
-from rredcot_plugin.integrations.verl.batch import onto_unmasked, padded, read_rows
+from rredcot_plugin.integrations.verl.batch import BatchSource, onto_unmasked, tokenless
 from rredcot_plugin.integrations.verl.batched import batched_log_probs
 from rredcot_plugin.integrations.verl.crew import Crew
 from rredcot_plugin.integrations.verl.dump import Dumper
@@ -35,8 +34,9 @@ from rredcot_plugin.pipeline import assign_credit
 from rredcot_plugin.probes.layout import pack
 from rredcot_plugin.probing import ProbePlan, plan_metrics
 from rredcot_plugin.rows import StepRows
-from rredcot_plugin.types import Credit, Rollouts, Segments
-from rredcot_plugin.values.base import leaves, scores_read
+from rredcot_plugin.shards import Seen
+from rredcot_plugin.types import MASKED, Credit, Rollouts, Segments
+from rredcot_plugin.values.base import NO_PROBES, leaves, scores_read
 from rredcot_plugin.values.monte_carlo import MonteCarloEstimator
 from rredcot_plugin.values.reference import reference_column
 from rredcot_plugin.values.reward_model import RewardModelEstimator
@@ -48,16 +48,33 @@ STATE_FILE = "rredcot.pt"
 
 @dataclass
 class StepState:
-    """What is known of the batch at hand between the two halves of a step."""
+    """What is known of the batch at hand between the two halves of a step. ``rows`` is None where none of its tokens
+    are needed in the driver."""
 
     roles: RowRoles
-    rows: StepRows
-    segments: Segments
-    coarse: Segments
+    source: BatchSource
+    rows: StepRows | None
+    seen: Seen
     plan: ProbePlan
+    group_ids: list[str]
     log_probs: Sequence[Sequence[float] | torch.Tensor] | None = None
-    signals: dict[str, torch.Tensor] | None = None
+    has_log_probs: bool = False
+    signals: dict[str, torch.Tensor] = field(default_factory=dict)
     token_scores: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    @property
+    def segments(self) -> Segments:
+        return self.seen.levels[-1]
+
+    @property
+    def width(self) -> int:
+        return self.segments.segment_ids.shape[1]
+
+    @property
+    def held(self) -> StepRows:
+        """The rows, where something is asked for that needs them."""
+        assert self.rows is not None
+        return self.rows
 
 
 class CreditRunner:
@@ -73,6 +90,7 @@ class CreditRunner:
         self.backend = self._choose_backend()
         self.estimator = settings.build_value_estimator()
         self.reads = scores_read(self.estimator)
+        self._own = any(not type(leaf).__module__.startswith("rredcot_plugin.") for leaf in leaves(self.estimator))
         self._attributions = self.reads & wire.SCORES.keys()
         mini_batches = trainer.parameter_sync_step
         self._tracker = CreditTracker(settings.log_every, mini_batches)
@@ -86,19 +104,33 @@ class CreditRunner:
                 self._scorer = PrefixScorer(trainer, leaf)
             if isinstance(leaf, MonteCarloEstimator):
                 first_state = 1 if settings.prior_from_group else 0
-                self._monte_carlo = MonteCarloHook(trainer, leaf, self._read, self._segments, first_state)
+                self._monte_carlo = MonteCarloHook(trainer, leaf, self._source, self._segments, first_state)
 
     def on_sampled(self) -> None:
         """Called between sampling and everything else of a step."""
         if self._monte_carlo is not None:
             self._monte_carlo.on_sampled()
 
-    def _read(self, batch: Any, roles: RowRoles) -> StepRows:
-        return read_rows(batch.keys, batch.partition_id, roles.active, reference_column(self.estimator))
+    def _source(self, batch: Any, roles: RowRoles) -> BatchSource:
+        keys = [batch.keys[row] for row in roles.active]
+        return BatchSource(keys, batch.partition_id, reference_column(self.estimator))
 
     def _segments(self, rows: StepRows) -> Segments:
         assert self._table is not None
         return self.settings.build_levels(rows.read(self._table).rollouts)[-1]
+
+    def _needs_rows(self) -> bool:
+        """Whether anything in the driver looks at tokens or their signals in this step."""
+        trainer, step = self.trainer, self.trainer.global_steps
+        read_by_estimator = (
+            self._own or self.reads or any(leaf.proposes == NO_PROBES for leaf in leaves(self.estimator))
+        )
+        read_by_verl = trainer.use_critic or trainer.config.algorithm.use_kl_in_reward
+        dumped = self._dumper is not None and step % self.settings.dump_every == 0
+        batched = self.backend == "batched"
+        return bool(
+            batched or read_by_estimator or read_by_verl or dumped or self._tracker.is_due(trainer.logger, step)
+        )
 
     def _choose_backend(self) -> str:
         wanted = self.settings.probe_backend
@@ -117,7 +149,7 @@ class CreditRunner:
         self._table = TokenBytes.from_tokenizer(tokenizer)
         s = self.settings
         encoder = ProbeEncoder(tokenizer, s.bridge, s.terminator, s.max_probe_tokens)
-        self._crew = Crew(s, self._table, encoder)
+        self._crew = Crew(s, self._table, encoder, delivers=self.backend != "batched")
 
     def setup(self) -> None:
         """Start what needs workers of its own, once verl's stand."""
@@ -126,79 +158,90 @@ class CreditRunner:
 
     def compute_old_log_prob(self, batch: Any, metrics: dict, compute: Callable[[Any, dict], Any]) -> Any:
         """Segment, ask for the probes in verl's own log-prob pass (``compute``), read the answers."""
-        assert self._crew is not None
         timing = getattr(self.trainer, "timing_raw", {})
         with marked_timer("rredcot_plan", timing):
-            roles = row_roles(batch.keys, batch.tags)
-            rows = self._read(batch, roles)
-            levels, plan = self._crew.plan(rows)
-            coarse, segments = levels[0], levels[-1]
-            rows = self._crew.with_texts(rows)
-            self.state = StepState(roles, rows, segments, coarse, plan)
-        metrics.update(plan_metrics(plan, rows))
-        metrics["rredcot/plan/processes/mean"] = float(self._crew.processes)
-        in_pass = self.backend != "batched" and plan.size > 0
+            self.state = state = self._plan(batch, metrics)
+        in_pass = self.backend != "batched" and state.plan.size > 0
         if in_pass:
-            self._put_probes(batch, roles, plan)
+            self._put_idle(batch, state.roles)
             batch.extra_info[wire.BACKEND] = self.backend
         if self._attributions:
-            ask_attribution(batch, self._attributions, roles, rows, segments)
+            ask_attribution(batch, self._attributions, state.roles, state.held, state.segments)
         extra_info = batch.extra_info
         batch = compute(batch, metrics)
         for info in (extra_info, batch.extra_info):
             info.pop(wire.BACKEND, None)
             info.pop(wire.ATTRIBUTION, None)
-        self._read_signals(batch, roles, rows, in_pass, metrics)
-        self._read_token_scores(batch, roles, rows, metrics)
-        if self.backend == "batched" and plan.size:
+        if in_pass:
+            self._read_answers(batch, state, metrics)
+        self._read_signals(state)
+        self._read_token_scores(batch, state, metrics)
+        if self.backend == "batched" and state.plan.size:
             with marked_timer("rredcot_probes", timing):
-                self.state.log_probs = self._batched(rows, plan)
+                state.log_probs = self._batched(state.held, state.plan)
         metrics["rredcot/probes/in_pass/mean"] = float(in_pass and self.backend != "batched")
         return batch
 
-    def _read_token_scores(self, batch: Any, roles: RowRoles, rows: StepRows, metrics: dict) -> None:
+    def _plan(self, batch: Any, metrics: dict) -> StepState:
+        """Segments and probes, the latter laid down for the engine unless they run as rows of their own."""
+        assert self._crew is not None and self._table is not None
+        roles = row_roles(batch.keys, batch.tags)
+        source = self._source(batch, roles)
+        seen, plan = self._crew.plan(source, [batch.tags[row]["response_len"] for row in roles.active])
+        rows = self._crew.rows
+        if rows is None and self._needs_rows():
+            rows = source.rows()
+            rows = rows.read(self._table) if self._own else rows
+        metrics.update(plan_metrics(plan, seen.tokens))
+        metrics["rredcot/plan/processes/mean"] = float(self._crew.processes)
+        return StepState(roles, source, rows, seen, plan, self._crew.group_ids)
+
+    def _read_token_scores(self, batch: Any, state: StepState, metrics: dict) -> None:
         """What estimators without probes read."""
-        assert self.state is not None
-        width = rows.rollouts.token_ids.shape[1]
         if self._attributions:
-            self.state.token_scores.update(read_attribution(batch, self._attributions, roles, width))
+            state.token_scores.update(read_attribution(state.source, self._attributions, state.width))
         if self._monte_carlo is not None:
-            found, cost = self._monte_carlo.take(batch.keys, roles.active, width)
-            self.state.token_scores["monte_carlo"] = found
+            found, cost = self._monte_carlo.take(batch.keys, state.roles.active, state.width)
+            state.token_scores["monte_carlo"] = found
             metrics.update(cost)
         if self._scorer is not None:
             with marked_timer("rredcot_reward_model", getattr(self.trainer, "timing_raw", {})):
-                self.state.token_scores["reward_model"] = self._scorer.scores(rows)
+                state.token_scores["reward_model"] = self._scorer.scores(state.held)
 
-    def _put_probes(self, batch: Any, roles: RowRoles, plan: ProbePlan) -> None:
-        vectors = [pack([])] * len(batch.keys)
-        for position, row in enumerate(roles.active):
-            vectors[row] = plan.packed[position]
-        fields = TensorDict({wire.PROBES: wire.jagged(vectors)}, batch_size=len(vectors))
-        tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
+    def _put_idle(self, batch: Any, roles: RowRoles) -> None:
+        """No probes for the rows that take no part: the engine reads them of every row."""
+        active = set(roles.active)
+        idle = [key for row, key in enumerate(batch.keys) if row not in active]
+        if idle:
+            BatchSource(idle, batch.partition_id).put_probes([pack([])] * len(idle))
 
-    def _read_signals(self, batch: Any, roles: RowRoles, rows: StepRows, in_pass: bool, metrics: dict) -> None:
-        """The actor's log-probs and entropies of the active rows, and the probes' log-probs where asked for."""
-        assert self.state is not None
-        names = ["old_log_probs", "entropy", *([wire.LOG_PROBS] if in_pass else [])]
-        data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=names)
-        width = rows.rollouts.token_ids.shape[1]
-        self.state.signals = {
-            target: padded(data[source], roles.active, width).float().nan_to_num(0.0, 0.0, 0.0)
-            for source, target in (("old_log_probs", "log_probs"), ("entropy", "entropies"))
-            if source in data
-        }
-        if not in_pass:
+    def _read_signals(self, state: StepState) -> None:
+        """The actor's log-probs and entropies, by whoever needs them."""
+        assert self._crew is not None
+        state.has_log_probs = self._crew.hear()
+        if state.rows is None:
             return
+        if self._crew.rows is None:
+            state.signals = state.source.signals(state.width)
+        else:
+            heard = self._crew.rows.rollouts
+            found = {"log_probs": heard.log_probs, "entropies": heard.entropies}
+            state.signals = {name: signal for name, signal in found.items() if signal is not None}
+
+    def _read_answers(self, batch: Any, state: StepState, metrics: dict) -> None:
+        """The probes' log-probs."""
+        assert self._crew is not None
+        data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=[wire.LOG_PROBS])
         answers = data[wire.LOG_PROBS].unbind()
-        found = [answers[row][1:].cpu() for row in roles.active]
-        self.state.log_probs = found
+        found = [answers[row][1:].cpu() for row in state.roles.active]
+        state.log_probs = found
         if torch.cat(found).isnan().all():
             logger.warning(
                 "rredcot: the engine cannot run probes in the log-prob pass of this model; from here on they run "
                 "as rows of their own (probe_backend=batched, slower)"
             )
             self.backend = "batched"
+            state.plan, state.rows = self._crew.undelivered(), self._crew.rows
         else:
             ranks = max(1, self.trainer.resource_pool_manager.get_n_gpus())
             metrics["timing_s/rredcot_probes"] = float(sum(float(row[0]) for row in answers)) / ranks
@@ -219,9 +262,7 @@ class CreditRunner:
     def compute_advantage(self, batch: Any, metrics: dict) -> Callable[[torch.Tensor, torch.Tensor], tuple]:
         """The credit step that verl's ``_compute_advantage`` calls through the estimator."""
         if self.trainer.use_critic and self.state is not None:
-            data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["values"])
-            width = self.state.rows.rollouts.token_ids.shape[1]
-            self.state.token_scores["critic"] = padded(data["values"], self.state.roles.active, width).float()
+            self.state.token_scores["critic"] = self.state.source.numbers("values", self.state.width)
 
         def step(token_level_rewards: torch.Tensor, response_mask: torch.Tensor) -> tuple:
             with marked_timer("rredcot_credit", getattr(self.trainer, "timing_raw", {})):
@@ -240,7 +281,8 @@ class CreditRunner:
         used = dataclasses.replace(credit, advantages=advantages, returns=returns)
         advantages = share_with_sessions(fit_width(advantages, rewards), state.roles, response_mask)
         returns = share_with_sessions(fit_width(returns, rewards), state.roles, response_mask)
-        self._show(state.rows, rollouts, used)
+        if state.rows is not None:
+            self._show(state.rows, rollouts, used)
         return advantages, returns
 
     def _show(self, rows: StepRows, rollouts: Rollouts, credit: Credit) -> None:
@@ -265,30 +307,35 @@ class CreditRunner:
     def _assign(self, state: StepState, rewards: torch.Tensor) -> tuple[Credit, Rollouts]:
         """Credit of the active rows, with the rewards as verl has them by now (a KL penalty included)."""
         assert self._crew is not None
-        before = state.rows.rollouts
-        width = before.token_ids.shape[1]
-        missing = max(0, width - rewards.shape[1])
-        active = torch.nn.functional.pad(rewards[state.roles.active].float().cpu(), (0, missing))[:, :width]
-        active, signals = onto_unmasked(active, before.response_mask), state.signals or {}
-        rollouts = dataclasses.replace(
-            before,
-            rewards=active,
-            penalties=self._penalties(active - before.rewards),
-            token_scores=state.token_scores,
-            log_probs=signals.get("log_probs"),
-            entropies=signals.get("entropies"),
-        )
+        ids = state.segments.segment_ids
+        mask = ids != MASKED
+        active = onto_unmasked(fit_width(rewards[state.roles.active].float().cpu(), ids), mask)
+        settings = self.settings
+        if state.rows is None:
+            rollouts = tokenless(mask, active, state.group_ids)
+            settings = dataclasses.replace(settings, baseline=settings.baseline_for(log_probs=state.has_log_probs))
+        else:
+            before = state.rows.rollouts
+            rollouts = dataclasses.replace(
+                before,
+                rewards=active,
+                penalties=self._penalties(active - before.rewards),
+                token_scores=state.token_scores,
+                log_probs=state.signals.get("log_probs"),
+                entropies=state.signals.get("entropies"),
+            )
         probed = None
         if state.log_probs is not None:
             probed = state.plan.probed(state.log_probs, length_normalize=self.settings.length_normalize)
         credit = assign_credit(
             rollouts,
-            self.settings,
+            settings,
             segments=state.segments,
-            coarse=state.coarse,
+            coarse=state.seen.levels[0],
             probed=probed,
             calibrator=self.calibrator,
             features=self._crew.features,
+            importance=self._crew.surprise,
         )
         return credit, rollouts
 

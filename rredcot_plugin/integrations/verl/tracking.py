@@ -75,7 +75,7 @@ class CreditTracker:
 
         To be called before verl logs the same step: W&B drops what comes for an earlier one.
         """
-        if not self._is_due(step) or not WRITERS.keys() & tracking.logger.keys():
+        if not self.is_due(tracking, step):
             return
         if step != self._step:
             self._step, self._numbers, self._samples = step, [], []
@@ -84,10 +84,12 @@ class CreditTracker:
         if mini_batch == self.mini_batches - 1:
             self._write(tracking, step)
 
-    def _is_due(self, step: int) -> bool:
+    def is_due(self, tracking: Any, step: int) -> bool:
+        """Whether this step is written, to any backend that can."""
         if self._first is None:
             self._first = step
-        return self.every > 0 and (step == self._first or step % self.every == 0)
+        due = self.every > 0 and (step == self._first or step % self.every == 0)
+        return due and bool(WRITERS.keys() & tracking.logger.keys())
 
     def _write(self, tracking: Any, step: int) -> None:
         """A backend that fails is logged, the first time, and tried again the next time: no reason to stop a run."""
