@@ -3,12 +3,13 @@
     OMP_NUM_THREADS=1 python benchmarks/driver.py
     OMP_NUM_THREADS=1 python benchmarks/driver.py --quick
 
-Traces read like mathematical reasoning, in groups of 8; default options; log-probs are random. A step is what the
-integration does in the driver: segments and probes planned, credit computed, all between two reads from
-TransferQueue, which are left out. Seconds are CPU seconds of all threads of the driver's process, those that Ray spends there
-on sending included; `workers=0` and `workers=2` alternate, with as many proposals as there are and with one, whose
-difference is what a probe costs. The calibration window is full; a fit of values and one of baselines see no more than a fixed
-number of states. What the actors themselves take is theirs: they are cores that would idle.
+Traces read like mathematical reasoning, in groups of 8; default options; log-probs are random. They lie in a TransferQueue
+of four storage processes on this machine. A step is what the integration does in the driver: rows read, segments and
+probes planned, probes laid down, answers and signals read, credit computed. Seconds are CPU seconds of all threads of the
+driver's process, those that Ray and TransferQueue spend there included; `workers=0` and `workers=2` alternate, with as many
+proposals as there are and with one, whose difference is what a probe costs. The calibration window is full; a fit of values
+and one of baselines see no more than a fixed number of states. What the actors themselves take is theirs: they are cores
+that would idle. `read` is the time by the clock that one process takes for a token's row and signals (32 bytes).
 """
 
 from __future__ import annotations
@@ -26,21 +27,33 @@ from typing import Any
 
 import ray
 import torch
+import transfer_queue as tq
+from omegaconf import OmegaConf
 from plan_check import make_step
 from record import Summary, with_interval, write_record
+from tensordict import TensorDict
+from tensordict.tensorclass import NonTensorStack
 from tqdm import tqdm
 
 from rredcot_plugin.alignment import TokenBytes
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.encoding import ProbeEncoder
+from rredcot_plugin.integrations.verl import wire
+from rredcot_plugin.integrations.verl.batch import BatchSource, tokenless
 from rredcot_plugin.integrations.verl.crew import Crew
 from rredcot_plugin.pipeline import assign_credit
+from rredcot_plugin.probing import ProbePlan
 from rredcot_plugin.rows import StepRows
+from rredcot_plugin.shards import Seen
+from rredcot_plugin.types import MASKED
 
 OUTPUT = Path(__file__).parent / "results" / "driver.json"
 WORKERS = (0, 2)
 PROPOSALS = (8, 1)
 PHASES = ("plan", "credit", "fit")
+READ_BYTES = 32
+"""A response token: ids and mask 8 each, reward, the engine's log-prob, the actor's log-prob and entropy 4 each."""
+
 FITS = ("baselines", "calibrate")
 """What the calibrator fits in a step of the default: baselines of least variance, and values."""
 
@@ -52,10 +65,16 @@ class Step:
     """The driver's part of a step, again and again on the same rows."""
 
     def __init__(
-        self, rows: StepRows, encoder: ProbeEncoder, table: TokenBytes, workers: int, proposals: int
+        self,
+        source: BatchSource,
+        lengths: list[int],
+        encoder: ProbeEncoder,
+        table: TokenBytes,
+        workers: int,
+        proposals: int,
     ) -> None:
         self.config = RRedCoTConfig(credit_workers=workers, value_kwargs={"max_proposals": proposals})
-        self.rows = rows
+        self.source, self.lengths = source, lengths
         self.crew = Crew(self.config, table, encoder)
         self.calibrator = self.config.build_calibrator()
         self.seconds: dict[str, float] = {}
@@ -66,18 +85,36 @@ class Step:
     def __call__(self) -> dict[str, float]:
         """CPU seconds by phase; the fits are none of credit's."""
         self.seconds = dict.fromkeys(PHASES, 0.0)
-        levels, plan = self._clocked("plan", lambda: self.crew.plan(self.rows))
-        generator = torch.Generator().manual_seed(0)
-        answers = [-torch.rand(len(places), generator=generator) for places in plan.places]
-        shape = self.rows.rollouts.token_ids.shape
-        log_probs, entropies = (torch.rand(shape, generator=generator) for _ in range(2))
-        rollouts = dataclasses.replace(self.rows.rollouts, log_probs=-log_probs, entropies=entropies)
-        self._clocked("credit", lambda: assign_credit(
-            rollouts, self.config, segments=levels[-1], coarse=levels[0], calibrator=self.calibrator,
-            probed=plan.probed(answers, length_normalize=False), features=self.crew.features,
-        ))  # fmt: skip
+        seen, plan = self._clocked("plan", lambda: self.crew.plan(self.source, self.lengths))
+        self._answer(plan)
+        ids = seen.levels[-1].segment_ids
+        rewards = torch.zeros(ids.shape)  # verl hands them over
+        rewards[torch.arange(len(ids)), torch.tensor(self.lengths) - 1] = seen.outcomes
+        self._clocked("credit", lambda: self._credit(seen, plan, rewards))
         self.probes = plan.size
         return {**self.seconds, "credit": self.seconds["credit"] - self.seconds["fit"]}
+
+    def _answer(self, plan: ProbePlan) -> None:
+        """What the engine does, in no phase's time."""
+        generator = torch.Generator().manual_seed(0)
+        answers = [-torch.rand(1 + len(places), generator=generator) for places in plan.places]
+        put(self.source, {wire.LOG_PROBS: answers})
+
+    def _credit(self, seen: Seen, plan: ProbePlan, rewards: torch.Tensor) -> None:
+        """What the runner does behind the log-prob pass."""
+        source, ids = self.source, seen.levels[-1].segment_ids
+        found = tq.kv_batch_get(source.keys, source.partition_id, select_fields=[wire.LOG_PROBS])
+        answers = [row[1:] for row in found[wire.LOG_PROBS].unbind()]
+        has_log_probs = self.crew.hear()
+        mask = ids != MASKED
+        rows = self.crew.rows
+        rollouts = tokenless(mask, rewards, self.crew.group_ids) if rows is None else rows.rollouts
+        config = dataclasses.replace(self.config, baseline=self.config.baseline_for(log_probs=has_log_probs))
+        assign_credit(
+            rollouts, config, segments=seen.levels[-1], coarse=seen.levels[0], calibrator=self.calibrator,
+            probed=plan.probed(answers, length_normalize=False),
+            features=self.crew.features, importance=self.crew.surprise,
+        )  # fmt: skip
 
     def _clocked(self, phase: str, run: Callable[..., Any], *args: Any) -> Any:
         begin = time.process_time()
@@ -86,12 +123,42 @@ class Step:
         return result
 
 
-def bare(rows: StepRows) -> StepRows:
-    """As the integration reads them: without texts. Half of the traces earn their reward."""
-    rewards = rows.rollouts.rewards.clone()
+def lay_down(rows: StepRows) -> BatchSource:
+    """The rows as verl lays them down, without texts. Half of the traces earn their reward."""
+    rollouts, lengths = rows.rollouts, rows.lengths
+    rewards = rollouts.rewards.clone()
     rewards[::2] = 0
-    rollouts = dataclasses.replace(rows.rollouts, texts=None, token_offsets=None, rewards=rewards)
-    return dataclasses.replace(rows, rollouts=rollouts, prompt_tails=[""] * len(rows.lengths))
+    generator = torch.Generator().manual_seed(0)
+    columns = {
+        "responses": rollouts.token_ids,
+        "response_mask": rollouts.response_mask.long(),
+        "rm_scores": rewards,
+        "rollout_log_probs": -torch.rand(rewards.shape, generator=generator),
+        "old_log_probs": -torch.rand(rewards.shape, generator=generator),
+        "entropy": torch.rand(rewards.shape, generator=generator),
+    }
+    source = BatchSource([f"{name}_{row}_0" for row, name in enumerate(rollouts.group_ids)], "train")
+    fields = {name: [row[:n] for row, n in zip(column, lengths, strict=True)] for name, column in columns.items()}
+    put(source, {"prompts": rows.prompts, **fields}, uid=[str(name) for name in rollouts.group_ids])
+    return source
+
+
+def put(source: BatchSource, fields: dict[str, list[torch.Tensor]], **columns: list[str]) -> None:
+    """Jagged fields, and columns of other things."""
+    found = {name: wire.jagged(rows) for name, rows in fields.items()}
+    found |= {name: NonTensorStack(*column) for name, column in columns.items()}
+    tq.kv_batch_put(source.keys, source.partition_id, fields=TensorDict(found, batch_size=len(source.keys)))
+
+
+def clock_reading(source: BatchSource, lengths: list[int], repeats: int) -> list[float]:
+    """Seconds of reading rows and signals, by the clock."""
+    found = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        source.rows()
+        source.signals(max(lengths))
+        found.append(time.perf_counter() - begin)
+    return found
 
 
 def main() -> None:
@@ -106,19 +173,23 @@ def main() -> None:
         args.traces, args.tokens, args.repeats = 32, 512, 2
     torch.set_num_threads(1)
     rows, encoder, table = make_step(args.tokens, args.traces)
-    rows = bare(rows)
-    ray.init(include_dashboard=False, logging_level=logging.ERROR)
+    ray.init(num_cpus=8, include_dashboard=False, logging_level=logging.ERROR)
+    tq.init(OmegaConf.create({"backend": {"SimpleStorage": {"num_data_storage_units": 4}}}))
+    source = lay_down(rows)
     cases = list(itertools.product(WORKERS, PROPOSALS))
-    steps = {case: Step(rows, dataclasses.replace(encoder), table, *case) for case in cases}
+    steps = {case: Step(source, rows.lengths, dataclasses.replace(encoder), table, *case) for case in cases}
     found: dict[tuple[int, int], list[dict[str, float]]] = {case: [] for case in cases}
     for repeat in tqdm(range(args.repeats + PRACTICE)):
         for case, step in steps.items():
             seconds = step()
             if repeat >= PRACTICE:
                 found[case].append(seconds)
+    reading = clock_reading(source, rows.lengths, args.repeats)
+    tq.close()
     ray.shutdown()
     tokens, probes = sum(rows.lengths), {case: step.probes for case, step in steps.items()}
     summary = summarize(found, tokens, probes)
+    summary["read_gigabytes_per_second"] = with_interval([READ_BYTES * tokens / 1e9 / s for s in reading])
     settings = {"traces": args.traces, "tokens": tokens, "repeats": args.repeats}
     raw = [
         {"workers": case[0], "max_proposals": case[1], "probes": probes[case], "seconds": found[case]}

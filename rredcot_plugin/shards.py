@@ -13,6 +13,7 @@ from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import torch
 
 from rredcot_plugin.alignment import TokenBytes
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+NARROW = 1 << 15
+
 Index = list[int]
 """Which rows of the batch a part holds, in its order."""
 
@@ -40,9 +43,19 @@ Ask = Callable[[str, Sequence[tuple[Any, ...]]], list[Any]]
 
 @dataclass(frozen=True)
 class _Array:
-    """A tensor on its way."""
+    """A tensor on its way; int64 is ``narrowed`` to int16 where it fits, as numbers of segments do."""
 
     data: NDArray[Any]
+    narrowed: bool = False
+
+    @classmethod
+    def of(cls, data: NDArray[Any]) -> _Array:
+        fits = data.dtype == np.int64 and data.size > 0 and data.min() >= -NARROW and data.max() < NARROW
+        return cls(data.astype(np.int16), narrowed=True) if fits else cls(data)
+
+    def tensor(self) -> Tensor:
+        """A copy: what Ray hands out must not be written to."""
+        return torch.from_numpy(self.data.astype(np.int64) if self.narrowed else self.data.copy())
 
 
 @dataclass(frozen=True)
@@ -60,7 +73,7 @@ def parcel(x: Any) -> Any:
     without copying them.
     """
     if isinstance(x, torch.Tensor):
-        return _Array(x.detach().cpu().numpy())
+        return _Array.of(x.detach().cpu().numpy())
     if dataclasses.is_dataclass(x) and not isinstance(x, type):
         return _Parcel(type(x), {f.name: parcel(getattr(x, f.name)) for f in dataclasses.fields(x)})
     if type(x) is tuple:
@@ -75,7 +88,7 @@ def parcel(x: Any) -> Any:
 def unparcel(x: Any) -> Any:
     """What ``parcel`` was given."""
     if isinstance(x, _Array):
-        return torch.tensor(x.data)  # a copy: what Ray hands out must not be written to
+        return x.tensor()
     if isinstance(x, _Parcel):
         return x.kind(**{name: unparcel(value) for name, value in x.fields.items()})
     if type(x) is tuple:

@@ -1,12 +1,12 @@
 """What rredcot does in the driver's one process: seconds on one core, and memory. O(batch), whatever the GPUs.
 
-Seconds come from benchmarks on CPU cores of an AMD EPYC. They are linear in tokens and in probes, above what a step
+Seconds come from benchmarks on CPU cores of an AMD EPYC, the last two of an Intel Xeon. They are linear in tokens and in probes, above what a step
 takes however small it is:
 
     credit    1,024 rollouts × 8,192 tokens in 2.06 s, segmentation included          assign_credit.json
     text      of each token, for segmenters and probes                                plan_check.json
     probes    placing them, vectors for TransferQueue included                        plan_check.json
-    a step    credit 0.14 s, planning 0.10 s, of 64 rollouts of 40 tokens in verl     step_share.json
+    a step    credit 0.02 s, planning 0.03 s, of 64 rollouts of 40 tokens in verl     step_share.json
     shared    what stays with the driver of a step that other processes share         driver.json
 """
 
@@ -15,23 +15,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rredcot_plugin.planning.setup import Setup
-from rredcot_plugin.planning.transfers import DRIVER, Transfer
+from rredcot_plugin.planning.transfers import DRIVER, PROCESSES, Transfer
 
 CREDIT_A_TOKEN = 2.06 / (1024 * 8192)
-CREDIT_A_STEP = 0.15
-PLAN_A_STEP = 0.105
+CREDIT_A_STEP = 0.019
+PLAN_A_STEP = 0.0337
 ALIGN_A_TOKEN = 1.8e-7
 PLAN_A_PROBE = 6e-6
 PLAN_A_PROBE_AND_TOKEN = 5e-10
 """Of the probe's prefix text, which is cut out of the response: times T."""
 
-SHARED_FROM = 1 << 20
-"""Response tokens of a step over which ``credit_workers: auto`` shares it (integrations/verl/crew.py)."""
-
-SHARED_A_TOKEN = 7.1e-8
-SHARED_A_PROBE = 3e-7
-FIT_A_STEP = 0.49
+SHARED_A_TOKEN = 5.2e-8
+SHARED_A_PROBE = 1e-7
+FIT_A_STEP = 0.34
 """The two fits of the default, of values and of baselines, see a sample of a big step and stay with the driver."""
+
+STORAGES = 8
+"""TransferQueue's storage processes in verl's configuration: as many readers are served at a time."""
 
 ROW_BYTES = 41
 """A response token: tensors 21, text and offsets 20 (assign_credit.json)."""
@@ -56,41 +56,37 @@ class DriverMemory:
         return self.rows + self.credit + self.probes
 
 
-def is_shared(setup: Setup) -> bool:
-    """Whether other processes share the driver's part of the step. With ``monte_carlo`` they could share credit, of
-    which there is little."""
-    tokens = setup.traces * setup.response_length
-    return setup.credit_workers > 0 and setup.estimator == "support" and tokens > SHARED_FROM
-
-
 def credit_seconds(setup: Setup) -> float:
     """Segmentation, values, calibration, redistribution: linear in response tokens; 0 with GRPO. Shared, the fit."""
     if setup.estimator == "none":
         return 0.0
-    if is_shared(setup):
+    if setup.is_shared:
         return CREDIT_A_STEP + FIT_A_STEP
     return CREDIT_A_STEP + CREDIT_A_TOKEN * setup.traces * setup.response_length
 
 
 def planning_seconds(setup: Setup) -> float:
     """Text of every token (twice with ``monte_carlo``, which reads its rows by itself), and every probe once; shared, what
-    the driver hands out and takes in."""
+    the driver takes in and puts together."""
     if setup.estimator == "none":
         return 0.0
     tokens, probes = setup.traces * setup.response_length, setup.traces * setup.probes_a_trace
-    if is_shared(setup):
+    if setup.is_shared:
         return PLAN_A_STEP + SHARED_A_TOKEN * tokens + SHARED_A_PROBE * probes
     readings = 2 if setup.estimator == "monte_carlo" else 1
     return PLAN_A_STEP + readings * ALIGN_A_TOKEN * tokens + _a_probe(setup) * probes
 
 
-def others_seconds(setup: Setup) -> float:
-    """What the driver waits for: the work of a step divided by those that share it, one core each."""
-    if not is_shared(setup):
+def others_seconds(setup: Setup, moved: list[Transfer]) -> float:
+    """What the driver waits for: the work of a step divided by those that share it, one core each, and the bytes that
+    they read and write."""
+    if not setup.is_shared:
         return 0.0
+    processes = min(setup.credit_workers, setup.prompts)
     tokens, probes = setup.traces * setup.response_length, setup.traces * setup.probes_a_trace
     work = (ALIGN_A_TOKEN + CREDIT_A_TOKEN) * tokens + _a_probe(setup) * probes
-    return work / min(setup.credit_workers, setup.prompts)
+    rate = min(processes, STORAGES) * setup.transfer_gb * 1e9
+    return work / processes + sum(t.bytes for t in moved if t.who == PROCESSES) / rate
 
 
 def _a_probe(setup: Setup) -> float:

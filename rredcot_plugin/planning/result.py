@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rredcot_plugin.planning.driver import DriverMemory, driver_memory, is_shared
+from rredcot_plugin.planning.driver import STORAGES, DriverMemory, driver_memory
 from rredcot_plugin.planning.memory import PhaseMemory, phases
 from rredcot_plugin.planning.models import ModelSizes
 from rredcot_plugin.planning.setup import Setup
@@ -68,11 +68,12 @@ class Plan:
         return [
             f"{s.mfu:.0%} of {s.tflops:,.0f} TFLOP/s in forward and backward, probes included (--mfu)",
             f"{s.decode_rate:,.0f} tokens a second and GPU while generating (--decode-tokens-per-second)",
-            f"{s.transfer_gb:g} GB/s between the driver and TransferQueue (--transfer-gb-per-second)",
+            f"{s.transfer_gb:g} GB/s between a process and TransferQueue (--transfer-gb-per-second), "
+            f"{STORAGES} processes at a time",
             "every trace has the mean length, every segment the same; phases run one behind the other",
             "Monte-Carlo continuations end where their trace did; prefixes come from the rollout server's cache",
-            "driver: cores as fast as those of the benchmarks (AMD EPYC), "
-            + (f"{s.credit_workers} of them for credit_workers" if is_shared(s) else "one of them for rredcot"),
+            "driver: cores as fast as those of the benchmarks (AMD EPYC, Intel Xeon), "
+            + (f"{s.credit_workers} of them for credit_workers" if s.is_shared else "one of them for rredcot"),
         ]
 
     def as_dict(self) -> dict[str, Any]:

@@ -9,14 +9,18 @@ from rredcot_plugin.registry import check_count, check_number, nearest
 BACKENDS = ("cached", "packed", "batched")
 ESTIMATORS = ("support", "monte_carlo", "none")
 
+SHARED_FROM = 1 << 20
+"""Response tokens of a step over which ``credit_workers: auto`` shares it (integrations/verl/crew.py)."""
+
 
 @dataclass(frozen=True)
 class Setup:
     """One training step; every trace has the mean lengths given here.
 
     ``tflops`` and ``gpu_gb`` belong to one GPU; ``mfu`` is the share of ``tflops`` that forward and backward reach;
-    ``decode_rate`` is in tokens a second and GPU; ``transfer_gb`` what the driver's process moves through TransferQueue,
-    in GB/s; ``credit_workers`` the processes that share the driver's part of a big step, 0 for none. ``recompute``: layers are computed again in the backward, as verl does by default.
+    ``decode_rate`` is in tokens a second and GPU; ``transfer_gb`` what one process moves through TransferQueue, in GB/s;
+    ``credit_workers`` the processes that share the driver's part of a big step, 0 for none. ``recompute``: layers are
+    computed again in the backward, as verl does by default.
 
     Raises:
         ValueError: a value that is not allowed, naming the option, the value and what is.
@@ -66,6 +70,13 @@ class Setup:
     def traces(self) -> int:
         """B, rollouts of a step."""
         return self.prompts * self.rollouts
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes share the driver's part of the step. With ``monte_carlo`` they could share credit, of
+        which there is little."""
+        big = self.traces * self.response_length > SHARED_FROM
+        return self.credit_workers > 0 and self.estimator == "support" and big
 
     @property
     def states(self) -> int:

@@ -6,7 +6,7 @@
     probes            B F(probes)                    / (G · peak · mfu)
     update            B 3 F(n), 4 F(n) recomputing   / (G · peak · mfu)
     driver            credit, planning, its TransferQueue reads and writes, and waiting for the processes that share
-                      credit and planning (planning/driver.py)
+                      all three (planning/driver.py)
 
 Segments have equal lengths. Left out: weight synchronisation, rewards, a reference model, a critic, prompts' prefill,
 waiting for the longest trace, and what verl's own driver computes.
@@ -93,7 +93,7 @@ def plan_step(sizes: ModelSizes, setup: Setup) -> Step:
             Phase("rredcot's transfers", DRIVER, driver.transfer_seconds(setup, moved, ours=True), ours=True),
             Phase("planning", DRIVER, driver.planning_seconds(setup), ours=True),
             Phase("credit", DRIVER, driver.credit_seconds(setup), ours=True),
-            Phase("processes beside it", DRIVER, driver.others_seconds(setup), ours=True),
+            Phase("processes beside it", DRIVER, driver.others_seconds(setup, moved), ours=True),
         ),
     )
 

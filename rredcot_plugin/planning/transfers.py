@@ -16,7 +16,8 @@ INT, FLOAT = 8, 4
 PICKLED_ID = 3
 """Bytes of a token id in a pickled list of Python integers: 2 below 256, 3 below 65,536, 5 above."""
 
-DRIVER, WORKERS, ROLLOUT = "driver", "workers", "rollout"
+DRIVER, PROCESSES, WORKERS, ROLLOUT = "driver", "processes", "workers", "rollout"
+"""``processes``: those beside the driver that share its part of a big step."""
 
 
 @dataclass(frozen=True)
@@ -79,10 +80,18 @@ def read_row(prompt: int, response: int) -> int:
 
 
 def _reads(setup: Setup) -> list[Transfer]:
+    """With processes beside the driver no token comes to it, unless probes are rows of their own, which it makes."""
     P, T = setup.prompt_length, setup.response_length
+    readers = [PROCESSES] if setup.is_shared else []
+    if not setup.is_shared or setup.backend == "batched":
+        readers.append(DRIVER)
     return [
-        _rows(setup, "rows: ids, masks, rewards", DRIVER, "read by", read_row(P, T)),
-        _rows(setup, "the actor's log-probs, entropies", DRIVER, "read by", 2 * FLOAT * T),
+        transfer
+        for who in readers
+        for transfer in (
+            _rows(setup, "rows: ids, masks, rewards", who, "read by", read_row(P, T)),
+            _rows(setup, "the actor's log-probs, entropies", who, "read by", 2 * FLOAT * T),
+        )
     ]
 
 
@@ -99,7 +108,7 @@ def _in_pass(setup: Setup) -> list[Transfer]:
     there = probe_vector(setup.probes_a_trace, setup.probe_tokens)
     back = FLOAT * (1 + setup.probes_a_trace)
     return [
-        _rows(setup, "probes", DRIVER, "written by", there),
+        _rows(setup, "probes", PROCESSES if setup.is_shared else DRIVER, "written by", there),
         _rows(setup, "probes, with rows of the log-prob pass", WORKERS, "read by", there),
         _rows(setup, "answers of probes", WORKERS, "written by", back),
         _rows(setup, "answers of probes", DRIVER, "read by", back),

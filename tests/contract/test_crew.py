@@ -24,7 +24,7 @@ from rredcot_plugin.integrations.verl import wire
 from rredcot_plugin.integrations.verl.batch import BatchSource, tokenless
 from rredcot_plugin.integrations.verl.crew import Crew
 from rredcot_plugin.pipeline import assign_credit
-from rredcot_plugin.planning import driver
+from rredcot_plugin.planning import setup
 from rredcot_plugin.planning.setup import Setup
 from rredcot_plugin.probes.layout import unpack
 from rredcot_plugin.rows import StepRows
@@ -115,6 +115,16 @@ def credit_of(crew: Crew, rows: StepRows, kill: int | None = None, when: str = "
     )
 
 
+def credit_by_itself(crew: Crew, rows: StepRows) -> rr.Credit:
+    """Without a crew's features: from rollouts with their tokens and signals."""
+    source = lay_down(rows)
+    seen, plan = crew.plan(source, rows.lengths)
+    log_probs = [[-0.1 * (1 + i % 7) for i in range(len(places))] for places in plan.places]
+    rollouts = dataclasses.replace(source.rows().rollouts, **source.signals(max(rows.lengths)))
+    probed = plan.probed(log_probs, length_normalize=False)
+    return assign_credit(rollouts, crew.config, segments=seen.levels[-1], coarse=seen.levels[0], probed=probed)
+
+
 def probes_of(source: BatchSource) -> list[list[Any]]:
     """What the engine would find."""
     data = tq.kv_batch_get(keys=source.keys, partition_id=source.partition_id, select_fields=[wire.PROBES])
@@ -135,14 +145,16 @@ def test_actors_give_the_same_credit(cluster: None, lam_coarse: float | None) ->
     alone, shared = (make_crew({**options, "credit_workers": workers}) for workers in (0, 3))
     for seed in range(2):  # the second step meets actors that know the first one
         rows = bare_rows(seed=seed)
-        assert_same(credit_of(shared, rows), credit_of(alone, rows))
+        found = credit_of(shared, rows)
+        assert_same(found, credit_of(alone, rows))
+        assert_same(found, credit_by_itself(alone, rows))
     assert shared.processes == 3 and alone.processes == 0
     assert len(shared._members) == 3, "they stay for the next step"
     assert shared.encoder.answer_format == alone.encoder.answer_format
 
 
 def test_the_plan_knows_when_the_crew_works() -> None:
-    assert driver.SHARED_FROM == crew_module.AUTO_TOKENS
+    assert setup.SHARED_FROM == crew_module.AUTO_TOKENS
     assert Setup().credit_workers == crew_module.MOST_WORKERS
 
 

@@ -184,16 +184,19 @@ def test_beyond_a_million_tokens_the_driver_shares_its_work() -> None:
     def of_driver(setup: Setup) -> float:
         return driver.planning_seconds(setup) + driver.credit_seconds(setup)
 
-    assert driver.others_seconds(alone) == 0
+    def others(setup: Setup) -> float:
+        return driver.others_seconds(setup, transfers(setup))
+
+    assert others(alone) == 0
     assert of_driver(big) < of_driver(alone) / 2
     twice = dataclasses.replace(big, credit_workers=8)
-    assert driver.others_seconds(big) == pytest.approx(2 * driver.others_seconds(twice))
-    assert of_driver(big) + 4 * driver.others_seconds(big) > of_driver(alone), "sharing makes no work vanish"
+    assert others(big) == pytest.approx(2 * others(twice))
+    assert of_driver(big) + 4 * others(big) > of_driver(alone), "sharing makes no work vanish"
     few = dataclasses.replace(big, prompts=1, rollouts=2000)
-    assert driver.others_seconds(few) == pytest.approx(
-        of_driver(dataclasses.replace(few, credit_workers=0)), rel=0.1
-    ), "one group is one process's"
-    assert driver.others_seconds(dataclasses.replace(SMALL, credit_workers=4)) == 0, "small steps are not shared"
+    by_itself = dataclasses.replace(few, credit_workers=0)
+    moved = driver.transfer_seconds(by_itself, transfers(by_itself), ours=True)
+    assert others(few) == pytest.approx(of_driver(by_itself) + moved, rel=0.1), "one group is one process's"
+    assert others(dataclasses.replace(SMALL, credit_workers=4)) == 0, "small steps are not shared"
 
 
 # ---- bytes ----------------------------------------------------------------------------------------------------------
@@ -219,6 +222,16 @@ def test_bytes_of_a_step_by_hand() -> None:
     tokens = 3 * (6 + 8 + 10)
     assert total(rows, what="probes as rows", who="driver") == 6 * 8 * (3 * tokens + 2 * probes * 2)
     assert total(rows, what="their log-probs", who="driver") == 6 * 4 * tokens
+
+
+def test_with_processes_beside_it_the_driver_reads_answers_only() -> None:
+    big = dataclasses.replace(SMALL, prompts=1000, response_length=4096, credit_workers=4)
+    alone, rows = (dataclasses.replace(big, **other) for other in ({"credit_workers": 0}, {"backend": "batched"}))
+    answers = total(big, what="answers of probes", who="driver")
+    assert answers and total(big, ours=True, who="driver") == answers
+    assert total(big, ours=True, who="processes") + answers == total(alone, ours=True, who="driver")
+    tokens = total(alone, what="rows: ids, masks, rewards")
+    assert total(rows, what="rows: ids, masks, rewards") == 2 * tokens, "rows of their own are made by the driver"
 
 
 def test_every_transfer_grows_with_the_batch_and_not_with_gpus() -> None:

@@ -187,6 +187,16 @@ def test_a_row_of_a_jagged_tensor_travels_without_the_batch() -> None:
     assert torch.equal(unparcel(pickle.loads(packed))[0], torch.arange(3))
 
 
+@pytest.mark.parametrize("top", [2**15 - 1, 2**15])
+def test_whole_numbers_travel_in_two_bytes_where_they_fit(top: int) -> None:
+    numbers = torch.tensor([[-1, 0] * 500, [3, top] * 500])
+    arrived = sent(numbers)
+    assert arrived.dtype == torch.int64 and torch.equal(arrived, numbers)
+    assert (len(pickle.dumps(parcel(numbers), protocol=5)) < 5000) == (top < 2**15)
+    assert sent(torch.zeros(0, 4, dtype=torch.int64)).shape == (0, 4)
+    arrived[0] = 7
+
+
 def test_what_arrives_can_be_written_to() -> None:
     arrived = sent((torch.zeros(3), None, {"a": torch.ones(2, dtype=torch.bool)}, ["text"]))
     arrived[0][0] = 1.0
