@@ -131,7 +131,9 @@ def test_other_settings_are_other_files() -> None:
 
 
 def test_a_result_says_which_baseline_the_default_was() -> None:
-    assert system("rredcot").identity["options"] == {"baseline": "auto"}
+    assert system("rredcot").identity["options"] == {"baseline": "auto", "calibrate_window": "auto"}
+    assert system("rredcot_window4").identity["options"] == {"baseline": "auto", "calibrate_window": 4}
+    assert "calibrate_window" not in system("attention").identity["options"], "it fits nothing"
 
 
 def test_failed_runs_are_named_and_part_of_no_mean(plan: Plan, folder: Path, tmp_path: Path) -> None:
