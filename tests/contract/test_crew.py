@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -183,8 +184,28 @@ def test_a_dead_actor_does_not_stop_the_run(cluster: None, when: str, caplog: py
     if when == "before the step":
         ray.kill(shared._members[1])
     assert_same(credit_of(shared, rows, 1, when), credit_of(alone, rows))
-    assert "credit_workers=2 died" in caplog.text
+    assert "credit_workers=2 failed" in caplog.text
     assert_same(credit_of(shared, rows), credit_of(alone, rows))
+
+
+def test_actors_that_cannot_reach_the_rows_do_not_stop_the_run(
+    cluster: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = os.getpid()
+
+    class OnlyHere(BatchSource):
+        def rows(self) -> StepRows:
+            if os.getpid() != driver:
+                raise RuntimeError("no route")
+            return super().rows()
+
+    rows = bare_rows()
+    shared, alone = (make_crew({"segmenter": "newline", "credit_workers": workers}) for workers in (2, 0))
+    source = lay_down(rows)
+    _, plan = shared.plan(OnlyHere(source.keys, source.partition_id), rows.lengths)
+    assert "credit_workers=2 failed" in caplog.text and "no route" in caplog.text
+    assert not shared.processes and shared.rows is not None
+    assert plan.specs == alone.plan(lay_down(rows), rows.lengths)[1].specs
 
 
 def test_a_segmenter_of_the_users_own_runs_in_actors_and_says_what_is_wrong(cluster: None, tmp_path: Path) -> None:

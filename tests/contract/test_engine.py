@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from rredcot_plugin.integrations.verl import wire
-from rredcot_plugin.integrations.verl.runner import share_with_sessions
 from rredcot_plugin.integrations.verl.sessions import row_roles
+from rredcot_plugin.integrations.verl.tokens import share_with_sessions
 from rredcot_plugin.probes.layout import pack, unpack
 
 ROOT = Path(__file__).parents[2]

@@ -17,7 +17,6 @@ from verl.workers.rollout.llm_server import LLMServerClient
 
 import rredcot_plugin as rr
 from rredcot_plugin.integrations.verl.batch import onto_unmasked
-from rredcot_plugin.integrations.verl.runner import fit_width, rewards_at_ends
 from rredcot_plugin.integrations.verl.settings import (
     DEFAULTS,
     check_estimator,
@@ -25,6 +24,7 @@ from rredcot_plugin.integrations.verl.settings import (
     switch_on_critic,
     warn_of_pointless,
 )
+from rredcot_plugin.integrations.verl.tokens import fit_width, rewards_at_ends
 from tests.contract.test_verl import verl_config
 
 GROUP = "hydra.searchpath=[pkg://rredcot_plugin.conf]"

@@ -1,8 +1,8 @@
 """Shares the work of a big step between processes of the driver's node, by whole groups.
 
 verl's driver is one process; what it does for a batch takes as long however many GPUs wait for it. Up to
-``AUTO_TOKENS`` the driver does the work itself, beyond it a crew of Ray actors does (``credit_workers``). They reserve no CPUs:
-verl may have claimed all of the cluster's for its own workers.
+``AUTO_TOKENS`` the driver does the work itself, beyond it a crew of Ray actors does (``credit_workers``), which read their rows
+from TransferQueue themselves. They reserve no CPUs: verl may have claimed all of the cluster's for its own workers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import dataclasses
 import importlib
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import ray
@@ -40,6 +40,9 @@ from rredcot_plugin.types import Rollouts, Segments
 from rredcot_plugin.values.proposals import lowest_of_others
 
 logger = logging.getLogger(__name__)
+
+LOST = (RayActorError, ConnectionError)
+"""What an actor cannot help; an error of a user's segmenter is none of these."""
 
 AUTO_TOKENS = 1 << 20
 """Response tokens of a step up to which ``auto`` stays in the driver: about one second of work."""
@@ -84,27 +87,40 @@ class CrewMember:
 
     def read(self, source: Source) -> Seen:
         self._source = source
-        return self._work.read(source.rows())
+        with reaching():
+            rows = source.rows()
+        return self._work.read(rows)
 
     def plan(self, manner: Manner, lowest: torch.Tensor) -> ProbePlan:
         """Without the segments, which the driver has from ``read``, and without the probes where they are delivered."""
         plan = self._work.plan(manner, lowest)
         if self._delivers:
             assert self._source is not None
-            self._source.put_probes(plan.packed)
+            with reaching():
+                self._source.put_probes(plan.packed)
             plan = dataclasses.replace(plan, packed=[])
         nothing = Segments(torch.zeros(0, 0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
         return dataclasses.replace(plan, segments=nothing)
 
     def hear(self) -> bool:
         assert self._source is not None
-        return hear(self._work, self._source)
+        with reaching():
+            return hear(self._work, self._source)
 
     def features(self, *states: Any) -> torch.Tensor:
         return self._work.features(*states)
 
     def surprise(self) -> torch.Tensor:
         return self._work.surprise()
+
+
+@contextlib.contextmanager
+def reaching() -> Iterator[None]:
+    """Whatever goes wrong in here is a ``ConnectionError``: the driver may still reach what this process does not."""
+    try:
+        yield
+    except Exception as error:
+        raise ConnectionError(f"no way to TransferQueue: {error!r}") from error
 
 
 def hear(work: GroupWork, source: Source) -> bool:
@@ -153,7 +169,7 @@ class Crew:
             return self.alone()
         try:
             seen, plan = plan_in_parts(source, self._indices, self._ask)
-        except RayActorError as error:
+        except LOST as error:
             self._lose(error)
             return self.alone()
         self.encoder.learn(seen.manner)  # in case the driver has to go on alone
@@ -182,7 +198,7 @@ class Crew:
         if self.processes:
             try:
                 return all(self._ask("hear", [()] * self.processes))
-            except RayActorError as error:
+            except LOST as error:
                 self._take_over(error)
         return hear(self._here, self._source)
 
@@ -191,7 +207,7 @@ class Crew:
         if self.processes:
             try:
                 return features_in_parts(self._indices, self._ask, rollouts, segments, *states)
-            except RayActorError as error:
+            except LOST as error:
                 self._take_over(error)
         return self._here.features(*states)
 
@@ -200,11 +216,11 @@ class Crew:
         if self.processes:
             try:
                 return surprise_in_parts(self._indices, self._ask, rollouts, segments)
-            except RayActorError as error:
+            except LOST as error:
                 self._take_over(error)
         return self._here.surprise()
 
-    def _take_over(self, error: RayActorError) -> None:
+    def _take_over(self, error: Exception) -> None:
         """Go on alone in the middle of a step."""
         assert self._source is not None
         self._lose(error)
@@ -237,9 +253,9 @@ class Crew:
     def _lose(self, error: Exception) -> None:
         """From here on without actors."""
         logger.warning(
-            "rredcot: a process of credit_workers=%s died (%s); the driver does the work itself from here on, slower. "
-            "It may have run out of memory: set fewer algorithm.rredcot.credit_workers",
+            "rredcot: a process of credit_workers=%s failed (%s); the driver does the work itself from here on, slower. "
+            "If it ran out of memory, set fewer algorithm.rredcot.credit_workers",
             self.config.credit_workers,
-            str(error).partition("\n")[0],
+            str(getattr(error, "cause", None) or error).partition("\n")[0],
         )
         self._members, self._indices, self._lost = [], [], True
