@@ -21,7 +21,7 @@ class Curves:
 
     ``evals[name]`` (n, E), ``trained[name]`` (n, T); ``spent`` (n, E) by "step", "seconds" and "tokens": what had
     been used when a validation was made. ``weights`` are digests of the models that the runs began with, "" where none
-    was kept.
+    was kept; ``cpus`` the processors that they ran on.
     """
 
     seeds: np.ndarray
@@ -31,6 +31,7 @@ class Curves:
     spent: dict[str, np.ndarray]
     reasons: tuple[str, ...]
     weights: frozenset[str]
+    cpus: frozenset[str]
 
     @property
     def runs(self) -> int:
@@ -91,6 +92,7 @@ def collect(runs: Sequence[Run], records: Mapping[Run, Record]) -> Curves:
         },
         tuple(record["reason"] for record in there if record["status"] != DONE),
         frozenset(record.get("weights", "") for record in done),
+        frozenset(record.get("cpu", "") for record in done),
     )
 
 

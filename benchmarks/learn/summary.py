@@ -60,15 +60,25 @@ def own_entries(curves: Curves) -> Summary:
 
 
 def against_entries(curves: Curves, base: Curves, name: str) -> Summary:
-    """What a system uses to get to the base's final accuracy, and its accuracy at the base's budget."""
-    return {
+    """What a system uses to get to the base's final accuracy, and its accuracy at the base's budget; seconds only where
+    both ran on one kind of processor."""
+    entries = {
         f"steps_to_{name}_final": reach(curves, base, "step"),
         f"steps_to_{name}_final_of_run": reach(curves, base, "step", of_run=True),
-        f"seconds_to_{name}_final": reach(curves, base, "seconds"),
         f"tokens_to_{name}_final": reach(curves, base, "tokens"),
-        f"accuracy_at_{name}_seconds": accuracy_at(curves, base, "seconds"),
         f"accuracy_at_{name}_tokens": accuracy_at(curves, base, "tokens"),
     }
+    if clocks_agree(curves, base):
+        entries |= {
+            f"seconds_to_{name}_final": reach(curves, base, "seconds"),
+            f"accuracy_at_{name}_seconds": accuracy_at(curves, base, "seconds"),
+        }
+    return entries
+
+
+def clocks_agree(one: Curves, other: Curves) -> bool:
+    """Whether seconds of both can be compared."""
+    return len(one.cpus | other.cpus) == 1
 
 
 def paired_entries(curves: Curves, base: Curves) -> Summary:

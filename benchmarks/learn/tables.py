@@ -13,7 +13,7 @@ from matplotlib.ticker import EngFormatter
 from learn.curves import Curves, smoothed
 from learn.schedule import Pair, Tuned
 from learn.statistics import mean_band
-from learn.summary import BASE, CONTROLS, OURS, Found, Summary, shown
+from learn.summary import BASE, CONTROLS, OURS, Found, Summary, clocks_agree, shown
 
 QUALITY = {
     "final_accuracy": "final accuracy",
@@ -81,6 +81,7 @@ def objections(found: Found, summary: Summary, tuned: Mapping[Pair, Tuned]) -> l
     lines = []
     for family, systems in found.items():
         lines += _better_than_ours(family, systems, summary)
+        lines += _other_clocks(family, systems)
         for name, curves in systems.items():
             lines += [
                 f"{family} {name}: a run failed ({reason}); no mean includes it" for reason in curves.reasons
@@ -91,6 +92,15 @@ def objections(found: Found, summary: Summary, tuned: Mapping[Pair, Tuned]) -> l
             if choice.failed:
                 lines.append(f"{family} {name}: {choice.failed} tuning runs failed and counted as accuracy 0")
     return lines
+
+
+def _other_clocks(family: str, systems: Mapping[str, Curves]) -> list[str]:
+    if BASE not in systems:
+        return []
+    names = [name for name, curves in systems.items() if not clocks_agree(curves, systems[BASE])]
+    if not names:
+        return []
+    return [f"{family}: {', '.join(names)} ran on another processor than GRPO, so no seconds are compared"]
 
 
 def _better_than_ours(family: str, systems: Mapping[str, Curves], summary: Summary) -> list[str]:

@@ -21,11 +21,11 @@ from lab.store import Store
 from learn.curves import arrival, collect, reach, smoothed, spent
 from learn.reward_model import every_score, load_reward_model
 from learn.runs import FAILED, Run, Sizes, model_digest, save
-from learn.schedule import Plan
+from learn.schedule import Plan, Tuned
 from learn.statistics import improvement, interval, iqm, paired_difference
 from learn.summary import summarize, verdicts
 from learn.systems import Judging, choose, parse_system
-from learn.tables import draw, fill_page
+from learn.tables import draw, fill_page, objections
 from learn.trainer import LeanTrainer
 
 from rredcot_plugin.integrations.verl.prefix_scores import check_reward_model
@@ -114,6 +114,23 @@ def test_ratios_of_steps_and_seconds_on_made_up_curves(tmp_path: Path, monkeypat
     assert "MISSED" in verdicts(summary)[0]
     draw(tmp_path / "x.png", {"sums": found})
     assert (tmp_path / "x.png").stat().st_size > 10_000
+
+
+def test_seconds_of_another_processor_are_not_compared() -> None:
+    found, tuned = {}, {}
+    for name, cpu in (("grpo", "a"), ("mc_grpo", "b"), ("rredcot", "a")):
+        runs = [run_of(name, seed=seed) for seed in range(3)]
+        found[name] = collect(runs, {run: {**made_up(run, [0.0, 1.0], 1.0), "cpu": cpu} for run in runs})
+        tuned["sums", name] = Tuned(1e-4, {}, failed=0)
+    summary = summarize({"sums": found})
+    assert "sums/rredcot/seconds_to_grpo_final" in summary
+    for name in ("sums/mc_grpo/seconds_to_grpo_final", "sums/rredcot/seconds_to_mc_grpo_final", "time_vs_mc_grpo"):
+        assert name not in summary
+    assert "sums/mc_grpo/steps_to_grpo_final" in summary
+    lines = objections({"sums": found}, summary, tuned)
+    assert [line for line in lines if "processor" in line] == [
+        "sums: mc_grpo ran on another processor than GRPO, so no seconds are compared"
+    ]
 
 
 def test_runs_of_another_model_are_not_compared() -> None:
