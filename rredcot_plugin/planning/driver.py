@@ -6,7 +6,7 @@ takes however small it is:
     credit    1,024 rollouts × 8,192 tokens in 2.06 s, segmentation included          assign_credit.json
     text      of each token, for segmenters and probes                                plan_check.json
     probes    placing them, vectors for TransferQueue included                        plan_check.json
-    a step    credit 0.02 s, planning 0.03 s, of 64 rollouts of 40 tokens in verl     step_share.json
+    a step    credit 0.02 s, planning 0.05 s, of 64 rollouts of 40 tokens in verl     step_share.json
     shared    what stays with the driver of a step that other processes share         driver.json
 """
 
@@ -18,8 +18,8 @@ from rredcot_plugin.planning.setup import Setup
 from rredcot_plugin.planning.transfers import DRIVER, PROCESSES, Transfer
 
 CREDIT_A_TOKEN = 2.06 / (1024 * 8192)
-CREDIT_A_STEP = 0.019
-PLAN_A_STEP = 0.0337
+CREDIT_A_STEP = 0.0227
+PLAN_A_STEP = 0.0496
 ALIGN_A_TOKEN = 1.8e-7
 PLAN_A_PROBE = 6e-6
 PLAN_A_PROBE_AND_TOKEN = 5e-10
