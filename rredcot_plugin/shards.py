@@ -22,7 +22,7 @@ from rredcot_plugin.encoding import Manner, ProbeEncoder
 from rredcot_plugin.groups import GroupStats
 from rredcot_plugin.probing import ProbePlan, place_probes
 from rredcot_plugin.rows import StepRows
-from rredcot_plugin.types import MASKED, Rollouts, Segments, check_partition
+from rredcot_plugin.types import MASKED, Rollouts, Segments
 from rredcot_plugin.values.features import boundary_features
 from rredcot_plugin.values.least_variance import FLOOR, surprise
 from rredcot_plugin.values.proposals import Proposals, lowest_of_others
@@ -132,7 +132,6 @@ class GroupWork:
         self.rows = rows = rows.read(self.table)
         levels = self.config.build_levels(rows.rollouts)
         self._segments = levels[-1]
-        check_partition(levels[-1], rows.rollouts.response_mask)
         manner = Manner.of(rows.rollouts.texts or [], rows.prompt_tails)
         return Seen(levels, manner, rows.rollouts.outcomes, rows.tokens)
 

@@ -52,13 +52,12 @@ class System:
         """What a result of this system depends on; the features too, where the fit reads them."""
         known: dict[str, Any] = {"kind": self.kind, "options": dict(self.options)}
         if self.estimates:
-            known["options"].setdefault("baseline", self.config.baseline)  # what the default is has changed once
-            fitted = self.config.calibrate != "none" and calibrates(self.config.build_value_estimator())
+            config = self.config
+            known["options"].setdefault("baseline", config.baseline)  # what the default is has changed once
+            fitted = config.calibrate != "none" and calibrates(config.build_value_estimator())
             known["features"] = list(NAMES) if fitted else []
-            if (
-                fitted and self.config.calibrate_window != FORMER_WINDOW
-            ):  # so has this; earlier runs do not name it
-                known["options"].setdefault("calibrate_window", self.config.calibrate_window)
+            if fitted and config.calibrate_window != FORMER_WINDOW:  # earlier runs do not name theirs
+                known["options"].setdefault("calibrate_window", config.calibrate_window)
         if self.needs_reward_model:
             known["judging"] = asdict(Judging())
         return known

@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,12 +25,14 @@ from rredcot_plugin.integrations.verl import crew as crew_module
 from rredcot_plugin.integrations.verl import wire
 from rredcot_plugin.integrations.verl.batch import BatchSource, tokenless
 from rredcot_plugin.integrations.verl.crew import Crew
+from rredcot_plugin.integrations.verl.runner import CreditRunner
 from rredcot_plugin.pipeline import assign_credit
 from rredcot_plugin.planning import setup
 from rredcot_plugin.planning.setup import Setup
 from rredcot_plugin.probes.layout import unpack
 from rredcot_plugin.rows import StepRows
 from rredcot_plugin.types import MASKED
+from tests.contract.test_verl import verl_config
 from tests.unit.test_shards import TABLE, TOKENIZER, bare_rows
 
 NUMBER = itertools.count()
@@ -219,6 +222,10 @@ def test_a_segmenter_of_the_users_own_runs_in_actors_and_says_what_is_wrong(clus
     broken = make_crew({**options, "credit_workers": 2})
     with pytest.raises(ValueError, match="a text that it does not take"):
         broken.plan(lay_down(rows), rows.lengths)
+    path.write_text(OWN_SEGMENTER.replace("torch.where(mask,", "torch.where(mask & (place > 1),"))
+    leaves_one_out = make_crew({**options, "credit_workers": 2})
+    with pytest.raises(ValueError, match="1 unmasked tokens without"):
+        leaves_one_out.plan(lay_down(rows), rows.lengths)
 
 
 @pytest.mark.parametrize("delivers", [True, False])
@@ -266,4 +273,60 @@ def test_a_source_gives_what_lies_there(cluster: None) -> None:
     columns = torch.arange(width) < torch.tensor(expected.lengths)[:, None]
     assert expected.rollouts.log_probs is not None
     assert torch.equal(signals["log_probs"][columns], expected.rollouts.log_probs[:, :width][columns] - 0.1)
-    assert torch.equal(source.numbers("rm_scores", 2), expected.rollouts.rewards[:, :2])
+    assert torch.equal(source.numbers(["rm_scores"], 2)[0], expected.rollouts.rewards[:, :2])
+
+
+# ---- what comes to the driver
+
+
+def make_runner(
+    options: dict[str, Any], *overrides: str, use_critic: bool = False, **trackers: Any
+) -> CreditRunner:
+    """As the trainer makes it, in its second step."""
+    trainer = SimpleNamespace(
+        config=verl_config("algorithm.adv_estimator=rredcot", *overrides),
+        parameter_sync_step=1,
+        global_steps=2,
+        use_critic=use_critic,
+        logger=SimpleNamespace(logger=trackers),
+    )
+    runner = CreditRunner(trainer, rr.RRedCoTConfig.from_mapping(options))
+    runner.attach_tokenizer(TOKENIZER)
+    return runner
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_estimators_of_users_find_texts(cluster: None, tmp_path: Path, workers: int) -> None:
+    """Those of rredcot read none, so with actors the driver reads no row for them."""
+    path = tmp_path / "own.py"
+    path.write_text("class Own:\n    proposes = 'nothing'\n")
+    rows = bare_rows()
+    source = lay_down(rows)
+    tags = [{"response_len": length} for length in rows.lengths]
+    batch = SimpleNamespace(keys=source.keys, partition_id=source.partition_id, tags=tags)
+    own = make_runner({"value_estimator": {"path": str(path), "name": "Own"}, "credit_workers": workers})
+    assert own._plan(batch, {}).held.rollouts.texts == rows.read(TABLE).rollouts.texts
+    shipped = make_runner({"segmenter": "newline", "credit_workers": workers})
+    assert (shipped._plan(batch, {}).rows is None) == (workers > 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "given"),
+    [
+        ({"value_estimator": "confidence"}, {}),
+        ({"value_estimator": "attention", "lam": 0.9}, {}),
+        ({"probe_backend": "batched"}, {}),
+        ({"dump_dir": "unwritten", "dump_every": 2}, {}),
+        ({}, {"use_critic": True}),
+        ({}, {"tensorboard": None}),
+    ],
+    ids=str,
+)
+def test_what_looks_at_tokens_has_the_driver_read_them(options: dict[str, Any], given: dict[str, Any]) -> None:
+    assert make_runner(options, **given)._needs_rows()
+
+
+def test_nothing_else_has_the_driver_read_tokens() -> None:
+    assert not make_runner({})._needs_rows()
+    assert not make_runner({"dump_dir": "unwritten", "dump_every": 3})._needs_rows(), "this is the second step"
+    assert make_runner({}, "algorithm.use_kl_in_reward=True")._needs_rows()

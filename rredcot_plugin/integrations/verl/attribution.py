@@ -28,4 +28,5 @@ def ask_attribution(batch: Any, kinds: set[str], roles: RowRoles, rows: StepRows
 
 def read_attribution(source: BatchSource, kinds: set[str], width: int) -> dict[str, torch.Tensor]:
     """Scores (rows, width) of each kind; NaN where the model cannot be read."""
-    return {kind: source.numbers(wire.SCORES[kind], width) for kind in kinds}
+    names = sorted(kinds)
+    return dict(zip(names, source.numbers([wire.SCORES[kind] for kind in names], width), strict=True))

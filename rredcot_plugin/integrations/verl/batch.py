@@ -26,15 +26,14 @@ FIELDS = [
     "extra_info",
 ]
 
-
 SIGNALS = {"old_log_probs": "log_probs", "entropy": "entropies"}
 """verl's fields, and what they are called here."""
 
 
-def padded(nested: torch.Tensor, width: int, fill: float = 0.0) -> torch.Tensor:
-    """A jagged tensor as (rows, width), filled up on the right, cut where longer."""
+def padded(nested: torch.Tensor, width: int) -> torch.Tensor:
+    """A jagged tensor as (rows, width), filled up with 0 on the right, cut where longer."""
     parts = nested.unbind()
-    out = torch.full((len(parts), width), fill, dtype=parts[0].dtype)
+    out = torch.zeros(len(parts), width, dtype=parts[0].dtype)
     for row, part in enumerate(parts):
         part = part[:width].cpu()
         out[row, : len(part)] = part
@@ -101,9 +100,10 @@ class BatchSource:
         data = self._get(list(SIGNALS))
         return {name: signal(data[field], width) for field, name in SIGNALS.items() if field in data}
 
-    def numbers(self, field: str, width: int) -> torch.Tensor:
-        """A field of numbers of tokens as (rows, width); 0 in the padding."""
-        return padded(self._get([field])[field], width).float()
+    def numbers(self, fields: Sequence[str], width: int) -> list[torch.Tensor]:
+        """Fields of numbers of tokens, each as (rows, width); 0 in the padding."""
+        data = self._get(list(fields))
+        return [padded(data[field], width).float() for field in fields]
 
     def put_probes(self, vectors: Sequence[torch.Tensor]) -> None:
         """Lay down what ``probes.layout.pack`` made of every row's probes, for the engine."""

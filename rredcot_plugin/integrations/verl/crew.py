@@ -36,7 +36,7 @@ from rredcot_plugin.shards import (
     surprise_in_parts,
     unparcel,
 )
-from rredcot_plugin.types import Rollouts, Segments
+from rredcot_plugin.types import Rollouts, Segments, check_partition
 from rredcot_plugin.values.proposals import lowest_of_others
 
 logger = logging.getLogger(__name__)
@@ -89,7 +89,9 @@ class CrewMember:
         self._source = source
         with reaching():
             rows = source.rows()
-        return self._work.read(rows)
+        seen = self._work.read(rows)
+        check_partition(seen.levels[-1], rows.rollouts.response_mask)  # the driver sees no mask to check against
+        return seen
 
     def plan(self, manner: Manner, lowest: torch.Tensor) -> ProbePlan:
         """Without the segments, which the driver has from ``read``, and without the probes where they are delivered."""

@@ -263,7 +263,7 @@ class CreditRunner:
     def compute_advantage(self, batch: Any, metrics: dict) -> Callable[[torch.Tensor, torch.Tensor], tuple]:
         """The credit step that verl's ``_compute_advantage`` calls through the estimator."""
         if self.trainer.use_critic and self.state is not None:
-            self.state.token_scores["critic"] = self.state.source.numbers("values", self.state.width)
+            self.state.token_scores["critic"] = self.state.source.numbers(["values"], self.state.width)[0]
 
         def step(token_level_rewards: torch.Tensor, response_mask: torch.Tensor) -> tuple:
             with marked_timer("rredcot_credit", getattr(self.trainer, "timing_raw", {})):
