@@ -179,8 +179,9 @@ def _curvature(
 class OutcomeCalibrator:
     """A fit that is refreshed at every step on the batch and a window of ``window`` past steps.
 
-    None: of ``LEAST_STEPS``, or of as many as have ``LEAST_ROLLOUTS`` together. With ``shift_only`` it has one parameter, V̂ ← σ(logit V̂ + c), the logit being the first feature. Of a step at most
-    about ``max_states`` states are to be fitted (``sample_of_groups``). Its state (``state_dict``) belongs into a
+    None: of ``LEAST_STEPS``, or of as many as have ``LEAST_ROLLOUTS`` together. With ``shift_only`` it has one parameter,
+    V̂ ← σ(logit V̂ + c), the logit being the first feature. Of a step at most about ``max_states`` states are to be fitted
+    (``sample_of_groups``). Its state (``state_dict``) belongs into a
     checkpoint; a resumed run then continues as an uninterrupted one would.
     """
 
@@ -192,6 +193,8 @@ class OutcomeCalibrator:
         self.shift_only = shift_only
         self.max_states = max_states
         self._past: deque[LabelledStates] = deque()
+        self._solutions: dict[str, Tensor] = {}
+        """Of the last step; the next one has little way to go from there, and where it arrives does not depend on it."""
 
     def span(self, outcomes: Float[Tensor, " B"]) -> tuple[float, float]:
         """Lowest and highest outcome, between which values lie: of the past steps where those differ, else with
@@ -266,12 +269,13 @@ class OutcomeCalibrator:
             shift_only = self.shift_only and not by_importance
             counts = importance if by_importance else torch.ones_like(importance)
             used, offset = _used(features, shift_only)
-            # past steps are most of the rows: their own solution is near that of every fold
-            past = slice(len(own), None)
-            before = _counted(weight[past, None], counts[past])
-            start = fit_logistic(used[past], unit[past], before, self.l2, offset[past])
             kept = _counted(torch.where(held_out, 0.0, weight[:, None]), counts)
+            kind = "baselines" if by_importance else "values"
+            start = self._solutions.get(kind)
+            if start is not None and start.shape[1] != used.shape[1] + 1:  # of a version with other features
+                start = None
             beta = fit_logistic(used, unit, kept, self.l2, offset, start)
+            self._solutions[kind] = beta.mean(0, keepdim=True)
             used, offset = _used(states.features.double(), shift_only)
             logits = (used * beta[column, :-1]).sum(1) + beta[column, -1] + offset
             return low + torch.sigmoid(logits).float() * (high - low)
@@ -286,6 +290,7 @@ class OutcomeCalibrator:
             "outcome": [p.outcome for p in self._past],
             "weight": [p.weight for p in self._past],
             "importance": [p.importance for p in self._past],
+            "solutions": dict(self._solutions),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -295,6 +300,7 @@ class OutcomeCalibrator:
         for parts in zip(state["features"], state["outcome"], state["weight"], importance, strict=True):
             self._past.append(LabelledStates(*parts))
         self._forget_old()
+        self._solutions = dict(state.get("solutions", {}))
 
 
 def _used(features: Float[Tensor, "M F"], shift_only: bool) -> tuple[Float[Tensor, "M F"], Float[Tensor, " M"]]:
