@@ -89,7 +89,7 @@ bench-overhead: env
 	OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive $(BIN)/python benchmarks/overhead.py --page docs/overhead.md
 
 bench-fidelity: env
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fidelity.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fidelity.py --diagnose
 
 bench-tabular: env
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/tabular_gradient.py

@@ -1,20 +1,21 @@
-"""Values and credit of every estimator against Monte-Carlo values, on tiny reasoners and five task families.
+"""Values and credit of every estimator against Monte-Carlo values, on tiny reasoners and six task families.
 
     OMP_NUM_THREADS=1 python benchmarks/fidelity.py
     OMP_NUM_THREADS=1 python benchmarks/fidelity.py --quick
     OMP_NUM_THREADS=1 python benchmarks/fidelity.py --diagnose
 
-A family's model answers held-out questions, in batches of prompts × group rollouts as a training step has them; a
-segment is a line. Some rollouts of the last batch are judged: from every boundary of theirs the model continues 32
-times (the reference) and 4 times more (``monte_carlo_4``). Estimators run through ``assign_credit``; where they
-calibrate, the earlier batches of the same, standing model are the window of past steps.
+A family's model answers held-out questions, in four independent draws: each is batches of prompts × group rollouts as
+training steps have them; a segment is a line. Some rollouts of the last batch are judged: from every boundary of theirs
+the model continues 32 times (the reference) and 4 times more (``monte_carlo_4``). Estimators run through
+``assign_credit``; where they calibrate, the earlier batches of the draw are the window of past steps. Measures are of
+the places of all draws together, nothing is fitted across draws.
 
 ``pearson_value``: V̂_k and reference over the boundaries behind the prompt; ``pearson_delta``: V̂_k − V̂_{k−1}, the
 answer's own segment left out, since R is in it on both sides; ``blame``: in wrong traces, the chance that the segment
 with the first wrong line has less credit than another one of the trace (area under the curve within a trace).
 ``/correct`` and ``/wrong`` are traces by their own outcome. ``ceiling`` is what the true values would reach against
-this reference. Intervals: bootstrap over prompts, 95%. Results of every stage are kept in ``--cache``: an interrupted
-run goes on from there, a file that does not hold what was written is named and made again.
+this reference. Intervals: bootstrap over the prompts of all draws, 95%. Results of every stage are kept in
+``--cache``: an interrupted run goes on from there, a file that does not hold what was written is named and made again.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from __future__ import annotations
 import argparse
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +36,7 @@ from lab.estimators import ESTIMATORS, Workbench, config_of
 from lab.family import Family
 from lab.judged import Judged
 from lab.models import CleanTraining, load_models
-from lab.picture import draw
+from lab.picture import draw as draw_picture
 from lab.rollouts import Actor, reference_values, sample_batch
 from lab.store import Store
 from lab.tasks import FAMILIES
@@ -52,7 +54,8 @@ KEPT = ("default", "support")
 
 @dataclass(frozen=True)
 class Sizes:
-    """``past`` batches and one more of ``prompts`` × ``group`` rollouts; ``judged`` rollouts of each prompt."""
+    """Of each of the ``draws``: ``past`` batches and one more of ``prompts`` × ``group`` rollouts, of which ``judged`` of
+    each prompt are judged."""
 
     prompts: int = 24
     group: int = 8
@@ -61,17 +64,22 @@ class Sizes:
     samples: int = 32
     few: int = 4
     seed: int = 0
+    draws: int = 4
+
+    def seed_of(self, draw: int) -> int:
+        """Far enough from the next draw's that all their batches differ."""
+        return self.seed + 100 * draw
 
 
-QUICK = Sizes(prompts=8, group=4, past=1, judged=2)
+QUICK = Sizes(prompts=8, group=4, past=1, judged=2, draws=2)
 QUICK_TRAINING = CleanTraining(steps=120)
-DEFAULT_FAMILIES = ["sums", "sorting", "own_sums", "multiples", "programs"]
+DEFAULT_FAMILIES = ["sums", "sorting", "own_sums", "multiples", "programs", "chains"]
 
 
-def prepare(family: Family, model: Any, sizes: Sizes, training: CleanTraining, store: Store) -> Judged:
-    """Rollouts and references of a family, from the store where it has them."""
-    actor = Actor(family, model, build_tokenizer())
-    questions = family.problems("val", sizes.prompts * (sizes.past + 1), sizes.seed)
+def prepare(family: Family, model: Any, sizes: Sizes, training: CleanTraining, store: Store, draw: int) -> Judged:
+    """Rollouts and references of one draw, from the store where it has them."""
+    actor, first = Actor(family, model, build_tokenizer()), sizes.seed_of(draw)
+    questions = family.problems("val", sizes.prompts * (sizes.past + 1), first)
     # files of another model must not be taken for this one's
     marked = Store(store.folder / (family.name if family.model == "demo" else f"{family.name}_{training.steps}"))
     batches = [
@@ -79,7 +87,7 @@ def prepare(family: Family, model: Any, sizes: Sizes, training: CleanTraining, s
             actor,
             questions[i * sizes.prompts : (i + 1) * sizes.prompts],
             sizes.group,
-            sizes.seed + 1 + i,
+            first + 1 + i,
             marked,
             f"rollouts_{i}",
         )
@@ -87,10 +95,11 @@ def prepare(family: Family, model: Any, sizes: Sizes, training: CleanTraining, s
     ]
     segments = [config_of("default").build_segmenter()(batch.rows.rollouts) for batch in batches]
     at = [row for row in range(sizes.prompts * sizes.group) if row % sizes.group < sizes.judged]
-    seed = sizes.seed + 1000
-    reference = reference_values(actor, batches[-1], segments[-1], at, sizes.samples, sizes.few, seed, marked)
+    reference = reference_values(
+        actor, batches[-1], segments[-1], at, sizes.samples, sizes.few, first + 1000, marked
+    )
     bench = Workbench(actor, batches, segments, reference)
-    return Judged(bench, at, reference, _mistakes(bench, at))
+    return Judged(bench, at, reference, draw, _mistakes(bench, at))
 
 
 def _mistakes(bench: Workbench, at: list[int]) -> dict[int, int]:
@@ -104,17 +113,13 @@ def _mistakes(bench: Workbench, at: list[int]) -> dict[int, int]:
     return found
 
 
-def judge(judged: Judged, values: np.ndarray) -> dict[str, Interval]:
-    """All measures of one estimator's values (B, S)."""
-    rows, states = judged.places
-    prompts = np.array([int(g) for g in judged.bench.batches[-1].rows.rollouts.group_ids])[rows]
-    truth = judged.reference.values
-    value = Pairs(values[rows, states], truth[rows, states], prompts)
-    before = Pairs(values[rows, states - 1], truth[rows, states - 1], prompts)
-    delta = Pairs(value.estimate - before.estimate, value.reference - before.reference, prompts)
-    right = judged.outcomes[rows] > 0.5
+def judge(draws: Sequence[Judged], values: Sequence[np.ndarray]) -> dict[str, Interval]:
+    """All measures of one estimator's values, (B, S) for each draw."""
+    parts = [own.compared(found) for own, found in zip(draws, values, strict=True)]
+    right = np.concatenate([part[2] for part in parts])
     found = {}
-    for name, pairs in (("value", value), ("delta", delta)):
+    for at, name in enumerate(("value", "delta")):
+        pairs = Pairs.joined([part[at] for part in parts])
         found |= {
             f"pearson_{name}": pearson(pairs),
             f"spearman_{name}": spearman(pairs),
@@ -122,36 +127,42 @@ def judge(judged: Judged, values: np.ndarray) -> dict[str, Interval]:
         }
         found |= {f"pearson_{name}/correct": pearson(pairs.where(right))}
         found |= {f"pearson_{name}/wrong": pearson(pairs.where(~right))}
-    return found | {"blame": _blamed(judged, values)}
+    blamed = [_blamed(own, found) for own, found in zip(draws, values, strict=True)]
+    return found | {"blame": mean(*(np.concatenate(column) for column in zip(*blamed, strict=True)))}
 
 
-def _blamed(judged: Judged, values: np.ndarray) -> Interval:
+def _blamed(judged: Judged, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """``blame`` of each wrong trace, and its prompt."""
     counts = judged.bench.segments[-1].num_segments.tolist()
-    groups = [int(g) for g in judged.bench.batches[-1].rows.rollouts.group_ids]
     found = []
     for row, mistake in judged.mistakes.items():
         path = np.append(values[row, : counts[row]], judged.outcomes[row])
         found.append(blame(np.diff(path), mistake))
-    return mean(np.array(found), np.array([groups[row] for row in judged.mistakes]))
+    return np.array(found), judged.prompts(np.array(list(judged.mistakes), dtype=np.int64))
 
 
-def ceilings(judged: Judged) -> dict[str, Interval]:
+def ceilings(draws: Sequence[Judged]) -> dict[str, Interval]:
     """What the true values would reach, and the reference's standard error (root mean square)."""
-    rows, states = judged.places
-    truth, noise = judged.reference.values, judged.reference.noise
-    deltas = truth[rows, states] - truth[rows, states - 1]
+    columns = []
+    for own in draws:
+        (rows, states), truth, noise = own.places, own.reference.values, own.reference.noise
+        deltas = truth[rows, states] - truth[rows, states - 1]
+        columns.append(
+            (truth[rows, states], noise[rows, states], deltas, noise[rows, states] + noise[rows, states - 1])
+        )
+    values, noise, deltas, noise_of_deltas = (np.concatenate(column) for column in zip(*columns, strict=True))
     numbers = {
-        "ceiling_value": ceiling(truth[rows, states], noise[rows, states]),
-        "ceiling_delta": ceiling(deltas, noise[rows, states] + noise[rows, states - 1]),
-        "reference_standard_error": float(np.sqrt(noise[rows, states].mean())),
-        "accuracy": float(judged.outcomes.mean()),
-        "boundaries": float(len(rows)),
+        "ceiling_value": ceiling(values, noise),
+        "ceiling_delta": ceiling(deltas, noise_of_deltas),
+        "reference_standard_error": float(np.sqrt(noise.mean())),
+        "accuracy": float(np.mean([own.outcomes.mean() for own in draws])),
+        "boundaries": float(len(values)),
     }
     return {name: {"value": x, "low": x, "high": x} for name, x in numbers.items()}
 
 
 def compact(judged: Judged, estimates: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Places of a family as short lines: a JSON list of numbers would take a line each."""
+    """Places of a draw as short lines: a JSON list of numbers would take a line each."""
     rows, states = judged.places
     columns = [judged.reference.values, *(estimates[name] for name in KEPT)]
     lines = [
@@ -209,7 +220,11 @@ def without_unknown(summary: Summary) -> Summary:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small sizes: shows that it runs, measures nothing")
-    parser.add_argument("--diagnose", action="store_true", help="also print what limits the default, per family")
+    parser.add_argument(
+        "--diagnose",
+        action="store_true",
+        help="also what limits the default, per family: other features, windows, fits",
+    )
     parser.add_argument("--families", nargs="+", choices=list(FAMILIES), default=DEFAULT_FAMILIES, metavar="NAME")
     parser.add_argument("--steps", type=int, default=CleanTraining.steps, help="training steps of the clean model")
     parser.add_argument("--cache", type=Path, default=CACHE, help="folder for models, rollouts and references")
@@ -225,26 +240,31 @@ def main() -> None:
     store = Store(args.cache / ("quick" if args.quick else "full"))
     models = load_models(store, training, {FAMILIES[name].model for name in args.families})
     settings = {"sizes": asdict(sizes), "training": asdict(training), "targets": TARGETS}
-    seeds = [sizes.seed, training.seed]
+    seeds = [*(sizes.seed_of(draw) for draw in range(sizes.draws)), training.seed]
     summary: Summary = {}
     raw: dict[str, Any] = {}
     for name in args.families:
-        judged = prepare(FAMILIES[name], models[FAMILIES[name].model], sizes, training, store)
-        estimates = {estimator: judged.bench.values(estimator) for estimator in ESTIMATORS}
-        measured = ceilings(judged)
-        for estimator, values in estimates.items():
-            measured |= {f"{estimator}/{key}": entry for key, entry in judge(judged, values).items()}
+        draws, estimates = [], []
+        for draw in range(sizes.draws):
+            own = prepare(FAMILIES[name], models[FAMILIES[name].model], sizes, training, store, draw)
+            draws.append(own)
+            estimates.append({estimator: own.bench.values(estimator) for estimator in ESTIMATORS})
+            print(f"{name}: draw {draw + 1} of {sizes.draws}", flush=True)
+        measured = ceilings(draws)
+        for estimator in ESTIMATORS:
+            found = judge(draws, [own[estimator] for own in estimates])
+            measured |= {f"{estimator}/{key}": entry for key, entry in found.items()}
+        if args.diagnose:
+            measured |= {f"diagnosis/{key}": entry for key, entry in diagnose(draws, judge).items()}
         summary |= {f"{name}/{key}": entry for key, entry in measured.items()}
-        raw[name] = compact(judged, estimates)
+        raw[name] = [compact(*pair) for pair in zip(draws, estimates, strict=True)]
         show(name, summary)
         # written behind every family, so that an interrupted run leaves what it has, and says which families
         headline = worst(summary, list(raw))
         spent = {"families": list(raw), "cpu_seconds": time.process_time() - begin}
         entries = headline | without_unknown(summary)
         write_record(args.output, settings | spent, entries, raw, seeds=seeds, shown=list(headline))
-        draw(args.output.with_suffix(".png"), summary, list(raw), list(ESTIMATORS))
-        if args.diagnose:
-            diagnose(judged, judge)
+        draw_picture(args.output.with_suffix(".png"), summary, list(raw), list(ESTIMATORS))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 from scipy.stats import rankdata
@@ -18,6 +19,11 @@ class Pairs:
     estimate: np.ndarray
     reference: np.ndarray
     prompt: np.ndarray
+
+    @classmethod
+    def joined(cls, parts: Sequence[Pairs]) -> Pairs:
+        """All places of the parts, whose prompts must be named apart."""
+        return cls(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(cls)))
 
     def where(self, chosen: np.ndarray) -> Pairs:
         return Pairs(self.estimate[chosen], self.reference[chosen], self.prompt[chosen])

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 
+from lab.agreement import Interval
 from lab.estimators import Workbench, config_of
 from lab.extra_features import EXTRA, extra_features
-from lab.judged import Judged
+from lab.judged import Judge, Judged
 from rredcot_plugin.groups import group_stats
 from rredcot_plugin.pipeline import assign_credit
 from rredcot_plugin.values import siblings
@@ -124,20 +125,30 @@ def on_reference(table: Table, judged: Judged, names: Sequence[str]) -> np.ndarr
     return values.numpy()
 
 
-def diagnose(judged: Judged, judge: Callable[[Judged, np.ndarray], dict[str, dict[str, float]]]) -> None:
-    """Print Pearson of value and delta, and ``blame``, of every variant."""
-    if len(judged.bench.batches) < 2 or len(judged.bench.batches[-1].rows.rollouts.outcomes.unique()) < 2:
+def diagnose(draws: Sequence[Judged], judge: Judge) -> dict[str, Interval]:
+    """Print Pearson of value and delta, and ``blame``, of every variant; return the first two by ``variant/measure``."""
+    if any(len(own.bench.batches) < 2 or len(np.unique(own.outcomes)) < 2 for own in draws):
         print("nothing to diagnose: one batch, or outcomes that are all the same")
-        return
-    table = Table(judged.bench)
+        return {}
+    results = [_variants(Table(own.bench), own) for own in draws]
+    found: dict[str, Interval] = {}
+    print(f"\n{draws[0].bench.actor.family.name}: {'':28s}{'value':>8s}{'delta':>8s}{'wrong V':>9s}{'blame':>8s}")
+    for name in results[0]:
+        measured = judge(draws, [own[name] for own in results])
+        cells = [
+            measured[key]["value"] for key in ("pearson_value", "pearson_delta", "pearson_value/wrong", "blame")
+        ]
+        print(f"  {name:44s}" + "".join(f"{cell:8.3f}" if math.isfinite(cell) else "       –" for cell in cells))
+        found |= {f"{name}/{key}": measured[key] for key in ("pearson_value", "pearson_delta")}
+    return found
+
+
+def _variants(table: Table, judged: Judged) -> dict[str, np.ndarray]:
+    """Values (B, S) of one draw by name."""
     everything = [*NAMES, *(column for columns in EXTRA.values() for column in columns)]
     results = {name: table.values(columns, window) for name, (columns, window) in variants().items()}
     for label, names in (("default features", list(NAMES)), ("all features", everything)):
         results[f"{label}, prompt fitted too"] = table.values(names, 4, first=0)
         results[f"{label}, boosted trees"] = boosted(table, names)
         results[f"{label}, fitted to the reference"] = on_reference(table, judged, names)
-    print(f"\n{judged.bench.actor.family.name}: {'':28s}{'value':>8s}{'delta':>8s}{'wrong V':>9s}{'blame':>8s}")
-    for name, values in results.items():
-        found = judge(judged, values)
-        cells = [found[key]["value"] for key in ("pearson_value", "pearson_delta", "pearson_value/wrong", "blame")]
-        print(f"  {name:44s}" + "".join(f"{cell:8.3f}" if math.isfinite(cell) else "       –" for cell in cells))
+    return results

@@ -68,36 +68,35 @@ def check_values(committed: Committed) -> list[Finding]:
     record = committed.record("fidelity")
     if record is None or FAMILY not in record["raw"]:
         return [nothing(f"values on {FAMILY}", f"fidelity.json: raw.{FAMILY}")]
-    sizes, places = Sizes(**record["settings"]["sizes"]), Places.of(record["raw"][FAMILY])
+    sizes, places = Sizes(**record["settings"]["sizes"]), Places.of(record["raw"][FAMILY][0])
     bench = sample(sizes)
     found = [accuracy(bench, record["summary"][f"{FAMILY}/accuracy"]["value"], sizes)]
-    source = f"fidelity.json: raw.{FAMILY}"
+    source = f"fidelity.json: raw.{FAMILY}[0]"
     if not places.belong_to(bench, sizes.group, sizes.judged):
         note = "other rollouts than the committed ones come from the same seed here, so their values say nothing"
         return [*found, nothing("values place by place", source, note=note)]
     for name in ESTIMATORS:
-        values, entry = bench.values(name)[places.at], f"{FAMILY}/{name}/pearson_value"
+        values, committed_values = bench.values(name)[places.at], places.columns[name]
         if name == UNCALIBRATED:
-            gap = float(np.max(np.abs(values - places.columns[name])))
+            gap = float(np.max(np.abs(values - committed_values)))
             found.append(exact(f"{name}, {len(values)} places", gap, ROUNDED, f"{source}, column {name}"))
-        measured = pearson(Pairs(values, places.columns["reference"], places.rows // sizes.group))
-        found.append(
-            score(f"{name}, Pearson of values", measured, record["summary"].get(entry), f"fidelity.json: {entry}")
-        )
+        truth, prompts = places.columns["reference"], places.rows // sizes.group
+        measured, known = (pearson(Pairs(own, truth, prompts)) for own in (values, committed_values))
+        found.append(score(f"{name}, Pearson of values", measured, known, f"{source}, column {name}"))
     return found
 
 
 def sample(sizes: Sizes) -> Workbench:
-    """The committed run's batches of the family, drawn again; nothing is kept."""
+    """The first draw's batches of the family, drawn again; nothing is kept."""
     family, training = FAMILIES[FAMILY], CleanTraining()
-    questions = family.problems("val", sizes.prompts * (sizes.past + 1), sizes.seed)
+    questions = family.problems("val", sizes.prompts * (sizes.past + 1), sizes.seed_of(0))
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder))
         model = load_models(store, training, {family.model})[family.model]
         actor = Actor(family, model, build_tokenizer())
         batches = [
             sample_batch(actor, questions[i * sizes.prompts :][: sizes.prompts], sizes.group, seed, store, f"{i}")
-            for i, seed in enumerate(range(sizes.seed + 1, sizes.seed + 2 + sizes.past))
+            for i, seed in enumerate(range(sizes.seed_of(0) + 1, sizes.seed_of(0) + 2 + sizes.past))
         ]
     segments = [config_of("default").build_segmenter()(batch.rows.rollouts) for batch in batches]
     return Workbench(actor, batches, segments)

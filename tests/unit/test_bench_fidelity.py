@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import sys
 from pathlib import Path
@@ -12,12 +13,14 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
+from fidelity import ceilings, judge
 from lab.agreement import Pairs, blame, ceiling, pearson, rmse, spearman
-from lab.diagnose import Table
+from lab.diagnose import Table, diagnose
 from lab.estimators import ESTIMATORS, Workbench, config_of
+from lab.judged import Judged
 from lab.models import CleanTraining, build_clean, load_models, weights_digest
 from lab.programs import run_program
-from lab.rollouts import Actor, reference_values, sample_batch
+from lab.rollouts import Actor, Reference, reference_values, sample_batch
 from lab.sampling import continuations
 from lab.store import SHIPPED, Store, load_tensors, read_checked
 from lab.tasks import FAMILIES, habit_examples
@@ -174,3 +177,42 @@ def test_every_estimator_has_values_and_they_differ(bench: Workbench) -> None:
 def test_the_diagnosis_starts_from_the_default_itself(bench: Workbench) -> None:
     values, exists = bench.values("default"), bench.segments[-1].exists.numpy()
     assert Table(bench).values(list(NAMES), 4)[exists] == pytest.approx(values[exists], abs=1e-4)
+
+
+@pytest.fixture
+def reference(bench: Workbench) -> Reference:
+    """References that vary from place to place."""
+    assert bench.reference is not None
+    known = np.isfinite(bench.reference.values)
+    drawn = np.random.default_rng(0).random(known.shape)
+    return dataclasses.replace(bench.reference, values=np.where(known, drawn, np.nan))
+
+
+def test_draws_are_judged_together_and_their_prompts_kept_apart(bench: Workbench, reference: Reference) -> None:
+    """Twice the same draw says the same about the estimate, with the certainty of twice the prompts."""
+    one, two = (Judged(bench, [0, 1], reference, draw, {0: 1}) for draw in (0, 1))
+    values = np.where(bench.segments[-1].exists, bench.values("support"), 0.0)
+    alone, both = judge([one], [values]), judge([one, two], [values, values])
+    for name in ("pearson_value", "spearman_value", "rmse_value", "pearson_delta", "blame"):
+        assert both[name]["value"] == pytest.approx(alone[name]["value"])
+    value, delta, right = one.compared(values)
+    joined = Pairs.joined([value, two.compared(values)[0]])
+    assert len(joined.estimate) == 2 * len(right) == 2 * len(delta.reference)
+    assert len(set(joined.prompt)) == 2 * len(set(value.prompt))
+    rows, states = one.places
+    assert (delta.estimate == values[rows, states] - values[rows, states - 1]).all()
+    truth = np.nan_to_num(reference.values)
+    assert judge([one, two], [truth, truth])["pearson_value"]["value"] == pytest.approx(1)
+    assert judge([one, two], [truth, -truth])["pearson_value"]["value"] < 0.99
+    assert ceilings([one, two])["boundaries"]["value"] == 2 * len(right)
+
+
+def test_the_diagnosis_tells_every_variant_of_all_draws(bench: Workbench, reference: Reference) -> None:
+    draws = [Judged(bench, [0, 1], reference, draw, {}) for draw in (0, 1)]
+    found = diagnose(draws, judge)
+    assert set(found) >= {f"default features/{name}" for name in ("pearson_value", "pearson_delta")}
+    values = Table(bench).values(list(NAMES), 4)
+    assert found["default features/pearson_value"] == judge(draws, [values, values])["pearson_value"]
+    last = Workbench(bench.actor, bench.batches[-1:], bench.segments[-1:], reference)
+    lone = Judged(last, [0], reference, 0, {})
+    assert diagnose([lone], judge) == {}

@@ -223,17 +223,14 @@ def fidelity() -> dict[str, Any]:
     sizes = {"prompts": 2, "group": 3, "past": 0, "judged": 2}
     bench = quality.sample(Sizes(**sizes))
     outcomes, counts = bench.batches[-1].rows.rollouts.outcomes, bench.segments[-1].num_segments.tolist()
-    values = bench.values("support")
+    values, fitted = bench.values("support"), bench.values("default")
     rng = np.random.default_rng(0)
     at = [(row, k) for row in range(6) if row % 3 < 2 for k in range(1, counts[row])]
-    lines = [f"{r} {k} {outcomes[r]:.0f} {rng.random():.3f} {values[r, k]:.3f} 0" for r, k in at]
-    summary = {
-        "sums/accuracy": exactly(float(outcomes.mean())),
-        "sums/support/pearson_value": {"value": 0.0, "low": -1.0, "high": 1.0},
-    }
+    lines = [f"{r} {k} {outcomes[r]:.0f} {rng.random():.3f} {values[r, k]} {fitted[r, k]}" for r, k in at]
+    summary = {"sums/accuracy": exactly(float(outcomes.mean()))}
     raw = {"columns": ["row", "state", "outcome", "reference", "support", "default"], "places": lines}
     empty = {"benchmark": "fidelity", "command": "", "commit": "", "machine": {}}
-    return {**empty, "settings": {"sizes": sizes}, "summary": summary, "raw": {"sums": raw}}
+    return {**empty, "settings": {"sizes": sizes}, "summary": summary, "raw": {"sums": [raw]}}
 
 
 def checked(record: dict[str, Any], folder: Path) -> list[Finding]:
@@ -243,16 +240,16 @@ def checked(record: dict[str, Any], folder: Path) -> list[Finding]:
 
 def test_values_are_compared_place_by_place(fidelity: dict[str, Any], tmp_path: Path) -> None:
     found = checked(fidelity, tmp_path)
-    assert [finding.verdict for finding in found] == [SAME, SAME, SAME, NOTHING]  # no entry of the default
+    assert [finding.verdict for finding in found] == [SAME, SAME, SAME, SAME]
     moved = json.loads(json.dumps(fidelity))
-    row, k, outcome, reference, value, default = moved["raw"]["sums"]["places"][0].split()
-    moved["raw"]["sums"]["places"][0] = f"{row} {k} {outcome} {reference} {float(value) + 0.01} {default}"
+    row, k, outcome, reference, value, default = moved["raw"]["sums"][0]["places"][0].split()
+    moved["raw"]["sums"][0]["places"][0] = f"{row} {k} {outcome} {reference} {float(value) + 0.01} {default}"
     assert by_name(checked(moved, tmp_path), "places").verdict == WRONG
 
 
 def test_values_of_other_rollouts_are_not_compared(fidelity: dict[str, Any], tmp_path: Path) -> None:
     other = json.loads(json.dumps(fidelity))
-    other["raw"]["sums"]["places"].pop()
+    other["raw"]["sums"][0]["places"].pop()
     found = checked(other, tmp_path)
     assert [finding.verdict for finding in found] == [SAME, NOTHING]
     assert "other rollouts" in found[1].note
