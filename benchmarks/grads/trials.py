@@ -81,8 +81,19 @@ def _from_least_variance(step: Step, values: dict[str, torch.Tensor]) -> dict[st
     for name, own in (("calibrated", values["value"]), ("true", values["true"])):
         moved = torch.where(step.segments.exists, own - values["default"], 0.0)
         for lam in (0.0, 0.5, 0.9):
-            found[f"{name}_from_least_variance_lam_{lam:g}"] = credit_of(step, own, scale="none", lam=lam) + moved
+            given = credit_of(step, own, scale="none", lam=lam) + moved
+            found[f"{name}_from_least_variance_lam_{lam:g}"] = given
+            found[f"{name}_answer_in_full_lam_{lam:g}"] = given + _rest_of_answer(step, own, lam)
     return found
+
+
+def _rest_of_answer(step: Step, values: torch.Tensor, lam: float) -> torch.Tensor:
+    """What a λ-return leaves out of the answer's δ, R − V̂ of the last state: with it, an error of V̂ that stays through
+    the trace falls out of the sum."""
+    count = step.segments.num_segments
+    last = redistribute(values, step.outcomes, count).gather(1, (count - 1).clamp(min=0)[:, None])
+    behind = (count[:, None] - 1 - torch.arange(values.shape[1])).clamp(min=0)
+    return torch.where(step.segments.exists, (1 - lam**behind) * last, 0.0)
 
 
 def _with_prior(values: torch.Tensor, prior: torch.Tensor) -> torch.Tensor:
