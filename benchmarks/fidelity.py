@@ -21,6 +21,7 @@ this reference. Intervals: bootstrap over the prompts of all draws, 95%. Results
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import math
 import time
 from collections.abc import Sequence
@@ -227,9 +228,16 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--families", nargs="+", choices=list(FAMILIES), default=DEFAULT_FAMILIES, metavar="NAME")
     parser.add_argument("--steps", type=int, default=CleanTraining.steps, help="training steps of the clean model")
+    parser.add_argument("--past", type=int, help=f"past steps of a draw (default {Sizes.past})")
+    parser.add_argument("--draws", type=int, help=f"draws of questions and rollouts (default {Sizes.draws})")
     parser.add_argument("--cache", type=Path, default=CACHE, help="folder for models, rollouts and references")
     parser.add_argument("--output", type=Path, default=OUTPUT, help="where the JSON and the PNG go")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.past is not None and args.past < 0:
+        parser.error(f"--past {args.past}: allowed are whole numbers from 0")
+    if args.draws is not None and args.draws < 1:
+        parser.error(f"--draws {args.draws}: allowed are whole numbers from 1")
+    return args
 
 
 def main() -> None:
@@ -237,6 +245,8 @@ def main() -> None:
     torch.set_num_threads(1)
     begin = time.process_time()
     sizes, training = (QUICK, QUICK_TRAINING) if args.quick else (Sizes(), CleanTraining(steps=args.steps))
+    given = {name: getattr(args, name) for name in ("past", "draws") if getattr(args, name) is not None}
+    sizes = dataclasses.replace(sizes, **given)
     store = Store(args.cache / ("quick" if args.quick else "full"))
     models = load_models(store, training, {FAMILIES[name].model for name in args.families})
     settings = {"sizes": asdict(sizes), "training": asdict(training), "targets": TARGETS}

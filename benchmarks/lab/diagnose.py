@@ -18,6 +18,12 @@ from rredcot_plugin.values import siblings
 from rredcot_plugin.values.calibration import LabelledStates, OutcomeCalibrator, fold_of_groups
 from rredcot_plugin.values.features import NAMES, boundary_features
 
+WINDOW = 4
+"""Past steps that the default has at these sizes."""
+
+LONGER = (8, 16, 24)
+"""Looked at where there are so many past steps."""
+
 PROBE = tuple(name for name in NAMES if "logit_value" in name)
 LOG_PROBS = tuple(name for name in NAMES if "log_prob" in name)
 PRODUCTS = tuple(name for name in NAMES if "*" in name)
@@ -28,8 +34,8 @@ def without(*names: str) -> list[str]:
     return [name for name in NAMES if name not in names]
 
 
-def variants() -> dict[str, tuple[list[str], int]]:
-    """Name -> features and window; the first one is the default."""
+def variants(past: int) -> dict[str, tuple[list[str], int]]:
+    """Name -> features and window, for so many past steps; the first one is the default."""
     sets = {
         "default features": list(NAMES),
         "without the probe": without(*PROBE),
@@ -42,10 +48,14 @@ def variants() -> dict[str, tuple[list[str], int]]:
         **{f"+ {name}": [*NAMES, *columns] for name, columns in EXTRA.items()},
         "+ all of these": [*NAMES, *(column for columns in EXTRA.values() for column in columns)],
     }
-    found = {name: (columns, 4) for name, columns in sets.items()}
-    for window in (0, 1, 2):
+    found = {name: (columns, WINDOW) for name, columns in sets.items()}
+    for window in (0, 1, 2, *longer(past)):
         found[f"default features, window {window}"] = (list(NAMES), window)
     return found
+
+
+def longer(past: int) -> list[int]:
+    return [window for window in LONGER if window <= past]
 
 
 class Table:
@@ -91,22 +101,26 @@ class Table:
         return LabelledStates(features[at], outcome[at], weight[at], torch.ones_like(weight[at])), fold, at
 
 
-def boosted(table: Table, names: Sequence[str]) -> np.ndarray:
-    """Gradient-boosted trees instead of the logistic fit, on the past batches only."""
-    from sklearn.ensemble import HistGradientBoostingClassifier
+def by_trees(table: Table, names: Sequence[str], window: int, kind: str) -> np.ndarray:
+    """Trees instead of the logistic fit, ``boosted`` or extremely ``randomised``, on past batches only."""
+    from sklearn.ensemble import ExtraTreesClassifier, HistGradientBoostingClassifier
 
-    past = [table.states(index, names, 0)[0] for index in range(len(table.columns) - 1)]
-    model = HistGradientBoostingClassifier(
-        max_iter=150, learning_rate=0.05, max_leaf_nodes=15, l2_regularization=5.0
-    )
+    last = len(table.columns) - 1
+    past = [table.states(index, names, 0)[0] for index in range(max(0, last - window), last)]
+    if kind == "boosted":
+        model = HistGradientBoostingClassifier(
+            max_iter=150, learning_rate=0.05, max_leaf_nodes=15, l2_regularization=5.0
+        )
+    else:
+        model = ExtraTreesClassifier(300, min_samples_leaf=10, random_state=0)
     model.fit(
         torch.cat([p.features for p in past]).numpy(),
         torch.cat([p.outcome for p in past]).numpy() > 0.5,
         sample_weight=torch.cat([p.weight for p in past]).numpy(),
     )
-    last, _, at = table.states(len(table.columns) - 1, names, 0)
+    states, _, at = table.states(last, names, 0)
     values = np.zeros(at.shape)
-    values[at.numpy()] = model.predict_proba(last.features.numpy())[:, 1]
+    values[at.numpy()] = model.predict_proba(states.features.numpy())[:, -1]
     return values
 
 
@@ -145,10 +159,16 @@ def diagnose(draws: Sequence[Judged], judge: Judge) -> dict[str, Interval]:
 
 def _variants(table: Table, judged: Judged) -> dict[str, np.ndarray]:
     """Values (B, S) of one draw by name."""
-    everything = [*NAMES, *(column for columns in EXTRA.values() for column in columns)]
-    results = {name: table.values(columns, window) for name, (columns, window) in variants().items()}
+    everything, past = (
+        [*NAMES, *(column for columns in EXTRA.values() for column in columns)],
+        len(table.columns) - 1,
+    )
+    results = {name: table.values(columns, window) for name, (columns, window) in variants(past).items()}
     for label, names in (("default features", list(NAMES)), ("all features", everything)):
-        results[f"{label}, prompt fitted too"] = table.values(names, 4, first=0)
-        results[f"{label}, boosted trees"] = boosted(table, names)
+        results[f"{label}, prompt fitted too"] = table.values(names, WINDOW, first=0)
+        for kind in ("boosted", "randomised"):
+            results[f"{label}, {kind} trees"] = by_trees(table, names, WINDOW, kind)
+            for window in longer(past):
+                results[f"{label}, {kind} trees, window {window}"] = by_trees(table, names, window, kind)
         results[f"{label}, fitted to the reference"] = on_reference(table, judged, names)
     return results
