@@ -14,8 +14,6 @@ ENDS = ("low", "value", "high")
 ROUNDING = 1e-9
 COMMANDS = {
     "fidelity": "make bench-fidelity",
-    "fidelity_again": "python benchmarks/fidelity.py --diagnose --families own_sums multiples programs chains "
-    "--output benchmarks/results/fidelity_again.json",
     "gradient": "make bench-gradient",
     **{
         f"gradient_{family}": f"python benchmarks/gradient.py --families {family} --candidates 256 "
