@@ -28,7 +28,7 @@ from pathlib import Path
 
 import torch
 from lab.tasks import FAMILIES
-from learn.curves import Curves, collect
+from learn.curves import Curves, collect, pace_of
 from learn.execute import execute, known_records, perform
 from learn.runs import DONE, FAILED, Record, Run, Sizes, load, merge, rows_of, take_rows, with_texts
 from learn.schedule import Plan
@@ -152,15 +152,19 @@ def clock(minutes: float | None) -> Callable[[], bool]:
 
 
 def gather(plan: Plan, records: dict[Run, Record]) -> dict[str, dict[str, Curves]]:
-    """Measured runs by family and system, where at least one is done; what is missing is printed."""
+    """Measured runs by family and system, where at least one is done, with seconds at the pace of GRPO's; what is missing
+    is printed."""
     measured = plan.measured(plan.tuned(records))
     found: dict[str, dict[str, Curves]] = {}
     for family in plan.families:
+        base = [run for run in measured if (run.family, run.system.name) == (family, BASE)]
+        done = [records[run] for run in base if run in records and records[run]["status"] == DONE]
+        pace = pace_of(done) if done else None
         for system in plan.systems:
             own = [run for run in measured if (run.family, run.system.name) == (family, system.name)]
             there = [run for run in own if run in records]
             if any(records[run]["status"] == DONE for run in there):
-                found.setdefault(family, {})[system.name] = collect(there, records)
+                found.setdefault(family, {})[system.name] = collect(there, records, pace)
             missing = len(plan.seeds) - len(there)
             if missing:
                 print(f"{family} {system.name}: {missing} of {len(plan.seeds)} seeds are not run yet")

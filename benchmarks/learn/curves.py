@@ -61,8 +61,25 @@ class Curves:
         return float(self.trained[name][rows].std(axis=0, ddof=1).mean()) if len(rows) > 1 else np.nan
 
 
-def collect(runs: Sequence[Run], records: Mapping[Run, Record]) -> Curves:
-    """The arrays of these runs, as far as there are records.
+@dataclass(frozen=True)
+class Pace:
+    """Seconds a response token: ``plain``, of all phases but credit, which are the same work in every system, and
+    ``update``, of that phase alone. Another load of the machine changes them by half."""
+
+    plain: float
+    update: float
+
+
+def pace_of(records: Sequence[Record]) -> Pace:
+    """The mean pace of some runs."""
+    steps = [record["steps"] for record in records]
+    tokens = sum(np.sum(each["response_tokens"]) for each in steps)
+    total = {name: sum(np.sum(each[f"seconds_{name}"]) for each in steps) for name in PHASES}
+    return Pace(float(sum(total.values()) - total["credit"]) / tokens, float(total["update"]) / tokens)
+
+
+def collect(runs: Sequence[Run], records: Mapping[Run, Record], pace: Pace | None = None) -> Curves:
+    """The arrays of these runs, as far as there are records; seconds at a ``pace``, if one is given.
 
     Raises:
         ValueError: none of them is done.
@@ -74,7 +91,7 @@ def collect(runs: Sequence[Run], records: Mapping[Run, Record]) -> Curves:
         raise ValueError(f"{runs[0].family} {runs[0].system.name}: no finished run")
     steps = np.array(done[0]["evals"]["step"])
     at = steps.astype(int)
-    totals = [spent(record) for record in done]
+    totals = [spent(record, pace) for record in done]
     return Curves(
         np.array(seeds),
         steps,
@@ -96,10 +113,17 @@ def collect(runs: Sequence[Run], records: Mapping[Run, Record]) -> Curves:
     )
 
 
-def spent(record: Record) -> dict[str, np.ndarray]:
-    """Running sums over the steps of a record, 0 first: seconds of training, and tokens that were generated."""
+def spent(record: Record, pace: Pace | None = None) -> dict[str, np.ndarray]:
+    """Running sums over the steps of a record, 0 first: seconds of training, and tokens that were generated.
+
+    At a ``pace`` the plain work of a step takes what its tokens take there, and credit what it took here, times the
+    pace of updates there over that here.
+    """
     steps = record["steps"]
     seconds = np.sum([steps[f"seconds_{name}"] for name in PHASES], axis=0)
+    if pace is not None:
+        scale = pace.update / pace_of([record]).update
+        seconds = pace.plain * np.array(steps["response_tokens"]) + scale * np.array(steps["seconds_credit"])
     tokens = np.array(steps["response_tokens"]) + np.array(steps["continuation_tokens"])
     return {name: np.concatenate([[0.0], np.cumsum(x)]) for name, x in (("seconds", seconds), ("tokens", tokens))}
 

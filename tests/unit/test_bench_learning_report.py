@@ -18,9 +18,9 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import learning
 from lab.store import Store
-from learn.curves import arrival, collect, reach, smoothed, spent
+from learn.curves import arrival, collect, pace_of, reach, smoothed, spent
 from learn.reward_model import every_score, load_reward_model
-from learn.runs import FAILED, Run, Sizes, model_digest, save
+from learn.runs import FAILED, Record, Run, Sizes, model_digest, save
 from learn.schedule import Plan, Tuned
 from learn.statistics import improvement, interval, iqm, paired_difference
 from learn.summary import summarize, verdicts
@@ -114,6 +114,22 @@ def test_ratios_of_steps_and_seconds_on_made_up_curves(tmp_path: Path, monkeypat
     assert "MISSED" in verdicts(summary)[0]
     draw(tmp_path / "x.png", {"sums": found})
     assert (tmp_path / "x.png").stat().st_size > 10_000
+
+
+def test_seconds_are_those_of_one_pace() -> None:
+    """The same run on a machine twice as busy takes as long, and credit stays what it is beside an update."""
+
+    def run_at(load: float, credit: float) -> Record:
+        phases = {"rollout": 3.0, "log_prob": 1.0, "credit": credit, "update": 2.0}
+        seconds = {f"seconds_{name}": [load * x, load * x] for name, x in phases.items()}
+        return {"steps": {"response_tokens": [10, 10], "continuation_tokens": [0, 0], **seconds}}
+
+    quiet, busy, dear = run_at(1.0, 0.0), run_at(2.0, 0.0), run_at(2.0, 1.0)
+    pace = pace_of([quiet])
+    assert (pace.plain, pace.update) == pytest.approx((0.6, 0.2))
+    assert spent(busy)["seconds"].tolist() == [0.0, 12.0, 24.0]
+    assert spent(busy, pace)["seconds"].tolist() == pytest.approx([0.0, 6.0, 12.0])
+    assert spent(dear, pace)["seconds"].tolist() == pytest.approx([0.0, 7.0, 14.0])
 
 
 def test_seconds_of_another_processor_are_not_compared() -> None:
