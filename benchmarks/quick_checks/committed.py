@@ -18,11 +18,14 @@ COMMANDS = {
     **{
         f"gradient_{family}": f"python benchmarks/gradient.py --families {family} --candidates 256 "
         f"--output benchmarks/results/gradient_{family}.json"
-        for family in ("own_sums", "chains")
+        for family in ("own_sums", "chains", "parts")
     },
     "learning": "make bench-learning",
     "learning_first": "python benchmarks/learning.py --families habits chains parts "
     "--output benchmarks/results/learning_first.json",
+    "learning_parts": "python benchmarks/learning.py --families parts "
+    "--systems grpo rredcot trace_baseline control_no_reward "
+    "--output benchmarks/results/learning_parts.json --page docs/learning.md",
     "learning_retuned": "python benchmarks/learning.py --families chains --systems grpo rredcot_window4 "
     "--output benchmarks/results/learning_retuned.json",
     "learning_window": "python benchmarks/learning.py --families habits chains --systems grpo rredcot_window4 "
