@@ -1,6 +1,6 @@
 """What rredcot does in the driver's one process: seconds on one core, and memory. O(batch), whatever the GPUs.
 
-Seconds come from benchmarks on CPU cores of an AMD EPYC, the last two of an Intel Xeon. They are linear in tokens and in probes, above what a step
+Seconds come from benchmarks on CPU cores of an AMD EPYC, those of a step of an Intel Xeon. They are linear in tokens and in probes, above what a step
 takes however small it is:
 
     credit    1,024 rollouts × 8,192 tokens in 2.06 s, segmentation included          assign_credit.json
@@ -25,9 +25,9 @@ PLAN_A_PROBE = 6e-6
 PLAN_A_PROBE_AND_TOKEN = 5e-10
 """Of the probe's prefix text, which is cut out of the response: times T."""
 
-SHARED_A_TOKEN = 5.2e-8
+SHARED_A_TOKEN = 3.6e-8
 SHARED_A_PROBE = 1e-7
-FIT_A_STEP = 0.34
+FIT_A_STEP = 0.14
 """The two fits of the default, of values and of baselines, see a sample of a big step and stay with the driver."""
 
 STORAGES = 8
