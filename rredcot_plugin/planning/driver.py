@@ -1,7 +1,7 @@
 """What rredcot does in the driver's one process: seconds on one core, and memory. O(batch), whatever the GPUs.
 
-Seconds come from benchmarks on CPU cores of an AMD EPYC, those of a step of an Intel Xeon. They are linear in tokens and in probes, above what a step
-takes however small it is:
+Seconds come from benchmarks on CPU cores, `a step` of an Intel Xeon, the others of an AMD EPYC. They are linear in tokens
+and in probes, above what a step takes however small it is:
 
     credit    1,024 rollouts × 8,192 tokens in 2.06 s, segmentation included          assign_credit.json
     text      of each token, for segmenters and probes                                plan_check.json
