@@ -103,6 +103,8 @@ bench-gradient: env
 	    --output benchmarks/results/gradient_chains.json
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/gradient.py --families parts --candidates 256 \
 	    --output benchmarks/results/gradient_parts.json
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/gradient.py --families habits --candidates 256 \
+	    --output benchmarks/results/gradient_habits.json
 
 # Hours; goes on where it was.
 bench-learning: env

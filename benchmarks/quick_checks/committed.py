@@ -18,7 +18,7 @@ COMMANDS = {
     **{
         f"gradient_{family}": f"python benchmarks/gradient.py --families {family} --candidates 256 "
         f"--output benchmarks/results/gradient_{family}.json"
-        for family in ("own_sums", "chains", "parts")
+        for family in ("own_sums", "habits", "chains", "parts")
     },
     "learning": "make bench-learning",
     "learning_first": "python benchmarks/learning.py --families habits chains parts "
