@@ -20,10 +20,8 @@ from rredcot_plugin.planning.transfers import DRIVER, PROCESSES, Transfer
 CREDIT_A_TOKEN = 2.06 / (1024 * 8192)
 CREDIT_A_STEP = 0.0227
 PLAN_A_STEP = 0.0496
-ALIGN_A_TOKEN = 1.8e-7
-PLAN_A_PROBE = 6e-6
-PLAN_A_PROBE_AND_TOKEN = 5e-10
-"""Of the probe's prefix text, which is cut out of the response: times T."""
+ALIGN_A_TOKEN = 7.4e-8
+PLAN_A_PROBE = 2.5e-6
 
 SHARED_A_TOKEN = 3.6e-8
 SHARED_A_PROBE = 1e-7
@@ -74,7 +72,7 @@ def planning_seconds(setup: Setup) -> float:
     if setup.is_shared:
         return PLAN_A_STEP + SHARED_A_TOKEN * tokens + SHARED_A_PROBE * probes
     readings = 2 if setup.estimator == "monte_carlo" else 1
-    return PLAN_A_STEP + readings * ALIGN_A_TOKEN * tokens + _a_probe(setup) * probes
+    return PLAN_A_STEP + readings * ALIGN_A_TOKEN * tokens + PLAN_A_PROBE * probes
 
 
 def others_seconds(setup: Setup, moved: list[Transfer]) -> float:
@@ -84,13 +82,9 @@ def others_seconds(setup: Setup, moved: list[Transfer]) -> float:
         return 0.0
     processes = min(setup.credit_workers, setup.prompts)
     tokens, probes = setup.traces * setup.response_length, setup.traces * setup.probes_a_trace
-    work = (ALIGN_A_TOKEN + CREDIT_A_TOKEN) * tokens + _a_probe(setup) * probes
+    work = (ALIGN_A_TOKEN + CREDIT_A_TOKEN) * tokens + PLAN_A_PROBE * probes
     rate = min(processes, STORAGES) * setup.transfer_gb * 1e9
     return work / processes + sum(t.bytes for t in moved if t.who == PROCESSES) / rate
-
-
-def _a_probe(setup: Setup) -> float:
-    return PLAN_A_PROBE + PLAN_A_PROBE_AND_TOKEN * setup.response_length
 
 
 def transfer_seconds(setup: Setup, moved: list[Transfer], *, ours: bool) -> float:
