@@ -1,8 +1,9 @@
 """Seconds and memory of ``assign_credit`` without model calls, and how the seconds grow with the length of a trace.
 
 Traces read like mathematical reasoning (lines, discourse markers, a boxed answer), in groups of 8, every token
-unmasked, with log-probs and entropies; segmenter ``hybrid`` and ``calibrate: outcome``, the defaults. Three cases:
-nothing given, values given, and random log-probs of eight proposals at every boundary (``Probed``).
+unmasked, with log-probs and entropies; segmenter ``hybrid`` and ``calibrate: outcome``, the defaults. Three cases
+of a first step: nothing given, values given, and random log-probs of eight proposals at every boundary (``Probed``). Two
+of a later one, with four such steps past: the first case again, and ``calibrate: trees``.
 
 Every case and length runs in a fresh process with one thread, after a small call that loads what is loaded lazily.
 Seconds of wall time tell what a busy machine made of it; seconds of CPU time (``cpu``) tell what it would take on a
@@ -37,7 +38,8 @@ import rredcot_plugin as rr
 from rredcot_plugin.values.base import Probed
 
 OUTPUT = Path(__file__).parent / "results" / "assign_credit.json"
-CASES = ("nothing_given", "values_given", "probed")
+CASES = ("nothing_given", "values_given", "probed", "with_past", "with_past_trees")
+PAST = 4
 GROUP = 8
 PROPOSALS = 8
 LINES = (
@@ -106,6 +108,12 @@ def given(case: str, rollouts: rr.Rollouts) -> dict[str, Any]:
     """What the case hands over besides the rollouts."""
     if case == "nothing_given":
         return {}
+    if case.startswith("with_past"):
+        config = rr.RRedCoTConfig(calibrate="trees" if case == "with_past_trees" else "outcome")
+        calibrator = config.build_calibrator()
+        for _ in range(PAST):
+            rr.assign_credit(rollouts, config, calibrator=calibrator)
+        return {"config": config, "calibrator": calibrator}
     segments = rr.RRedCoTConfig().build_segmenter()(rollouts)
     B, S = segments.exists.shape
     generator = torch.Generator().manual_seed(1)

@@ -10,9 +10,10 @@ from rredcot_plugin.registry import SEGMENTERS, SHAPERS, VALUE_ESTIMATORS, check
 from rredcot_plugin.types import Rollouts, Segments
 from rredcot_plugin.values.base import calibrates, scores_read
 from rredcot_plugin.values.calibration import OutcomeCalibrator
+from rredcot_plugin.values.forest import ForestCalibrator
 
 PROPOSALS = ("group", "ground_truth", "group_or_ground_truth", "reference")
-CALIBRATIONS = ("none", "group_shift", "outcome")
+CALIBRATIONS = ("none", "group_shift", "outcome", "trees")
 BASELINES = ("auto", "value", "least_variance", "trace")
 PROBE_BACKENDS = ("auto", "cached", "packed", "batched")
 MODES = ("segment_gae", "weighted")
@@ -92,6 +93,7 @@ class RRedCoTConfig:
             raise ValueError(
                 f"credit_workers={self.credit_workers!r}: allowed are whole numbers from 0 (none beside the driver), or 'auto'"
             )
+        self.build_calibrator()  # names a package that it lacks
         for key in ("bridge", "terminator"):
             if not isinstance(getattr(self, key), str):
                 raise ValueError(f"{key}={getattr(self, key)!r}: allowed is a text, or 'auto'")
@@ -167,7 +169,7 @@ class RRedCoTConfig:
         if self.baseline != "auto":
             return self.baseline
         plain = self.mode == "segment_gae" and self.lam == 1.0 and self.lam_coarse in (None, 1.0)
-        fitted = self.calibrate == "outcome" and calibrates(self.build_value_estimator())
+        fitted = self.calibrate in ("outcome", "trees") and calibrates(self.build_value_estimator())
         compared = self.leave_one_out and not self.match_grpo
         shifted = plain and fitted and compared and log_probs
         return "least_variance" if shifted else "value"
@@ -179,6 +181,8 @@ class RRedCoTConfig:
 
     def build_calibrator(self) -> OutcomeCalibrator:
         window = None if self.calibrate_window == "auto" else int(self.calibrate_window)
+        if self.calibrate == "trees":
+            return ForestCalibrator(window)
         return OutcomeCalibrator(window, shift_only=self.calibrate == "group_shift")
 
     def build_shapers(self) -> list[Any]:

@@ -239,7 +239,7 @@ def _estimate(
             baselines = torch.cat([first[:, None], fitted[:, 1:]], dim=1)
         if calibrated:
             fit = calibrator.calibrate(labelled.states, labelled.fold, labelled.counted)
-            notes["rredcot/fallback/uncalibrated/mean"] = float(fit is None)
+            notes |= {"rredcot/fallback/uncalibrated/mean": float(fit is None)} | calibrator.notes()
             values = labelled.spread(fit, prior, values)
         else:
             calibrator.remember(labelled.states, labelled.counted)

@@ -18,11 +18,8 @@ from rredcot_plugin.values import siblings
 from rredcot_plugin.values.calibration import LabelledStates, OutcomeCalibrator, fold_of_groups
 from rredcot_plugin.values.features import NAMES, boundary_features
 
-WINDOW = 4
-"""Past steps that the default has at these sizes."""
-
-LONGER = (8, 16, 24)
-"""Looked at where there are so many past steps."""
+SHORTER = (0, 1, 2, 4, 8, 16)
+"""Windows, in past steps, that are looked at beside the whole past of a draw."""
 
 PROBE = tuple(name for name in NAMES if "logit_value" in name)
 LOG_PROBS = tuple(name for name in NAMES if "log_prob" in name)
@@ -35,7 +32,7 @@ def without(*names: str) -> list[str]:
 
 
 def variants(past: int) -> dict[str, tuple[list[str], int]]:
-    """Name -> features and window, for so many past steps; the first one is the default."""
+    """Name -> features and window, of so many past steps; the first one is the default."""
     sets = {
         "default features": list(NAMES),
         "without the probe": without(*PROBE),
@@ -48,14 +45,14 @@ def variants(past: int) -> dict[str, tuple[list[str], int]]:
         **{f"+ {name}": [*NAMES, *columns] for name, columns in EXTRA.items()},
         "+ all of these": [*NAMES, *(column for columns in EXTRA.values() for column in columns)],
     }
-    found = {name: (columns, WINDOW) for name, columns in sets.items()}
-    for window in (0, 1, 2, *longer(past)):
+    found = {name: (columns, past) for name, columns in sets.items()}
+    for window in shorter(past):
         found[f"default features, window {window}"] = (list(NAMES), window)
     return found
 
 
-def longer(past: int) -> list[int]:
-    return [window for window in LONGER if window <= past]
+def shorter(past: int) -> list[int]:
+    return [window for window in SHORTER if window < past]
 
 
 class Table:
@@ -165,10 +162,10 @@ def _variants(table: Table, judged: Judged) -> dict[str, np.ndarray]:
     )
     results = {name: table.values(columns, window) for name, (columns, window) in variants(past).items()}
     for label, names in (("default features", list(NAMES)), ("all features", everything)):
-        results[f"{label}, prompt fitted too"] = table.values(names, WINDOW, first=0)
+        results[f"{label}, prompt fitted too"] = table.values(names, past, first=0)
         for kind in ("boosted", "randomised"):
-            results[f"{label}, {kind} trees"] = by_trees(table, names, WINDOW, kind)
-            for window in longer(past):
+            results[f"{label}, {kind} trees"] = by_trees(table, names, past, kind)
+            for window in shorter(past)[1:]:
                 results[f"{label}, {kind} trees, window {window}"] = by_trees(table, names, window, kind)
         results[f"{label}, fitted to the reference"] = on_reference(table, judged, names)
     return results

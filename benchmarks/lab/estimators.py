@@ -26,6 +26,7 @@ GROUP_MEAN = "group_mean"
 ESTIMATORS: dict[str, Mapping[str, Any]] = {
     "default": {},
     "default_one_batch": {},
+    "trees": {"calibrate": "trees"},
     "support": {"calibrate": "none"},
     "self_normalized": {"value_estimator": "self_normalized", "calibrate": "none"},
     "self_normalized+outcome": {"value_estimator": "self_normalized"},
@@ -41,10 +42,10 @@ ESTIMATORS: dict[str, Mapping[str, Any]] = {
     "monte_carlo_4": {"value_estimator": "monte_carlo"},
     GROUP_MEAN: {},
 }
-"""Name -> options beside ``segmenter``. ``+outcome`` is ``calibrate: outcome`` with a window of past batches, which
-the default has as well; ``default_one_batch`` is the default at the first step, without past batches."""
+"""Name -> options beside ``segmenter``. ``+outcome`` is ``calibrate: outcome`` with all past batches as its window, which
+the default and ``trees`` have as well; ``default_one_batch`` is the default at the first step, without past batches."""
 
-WINDOWED = tuple(name for name in ESTIMATORS if name == "default" or name.endswith("+outcome"))
+WINDOWED = tuple(name for name in ESTIMATORS if name in ("default", "trees") or name.endswith("+outcome"))
 
 
 def config_of(name: str) -> RRedCoTConfig:
@@ -75,7 +76,7 @@ class Workbench:
             for g in ids.unique():
                 mean[ids == g] = outcomes[ids == g].mean()
             return mean[:, None].expand(self.segments[last].exists.shape).numpy()
-        calibrator = OutcomeCalibrator()
+        calibrator = dataclasses.replace(config, calibrate_window=last).build_calibrator()
         for index in range(0 if name in WINDOWED else last, last + 1):
             credit = self._credit(index, config, calibrator)
         values = credit.values.numpy()

@@ -230,6 +230,10 @@ class OutcomeCalibrator:
         self._past.append(states if counted is None else states.some(counted))
         self._forget_old()
 
+    def notes(self) -> dict[str, float]:
+        """Metrics of the last step's fit; none here."""
+        return {}
+
     def _forget_old(self) -> None:
         """Keep the window; the weights of a rollout's states add up to 1."""
         rollouts = [float(past.weight.sum()) for past in self._past]
@@ -279,6 +283,15 @@ class OutcomeCalibrator:
             used, offset = _used(states.features.double(), shift_only)
             logits = (used * beta[column, :-1]).sum(1) + beta[column, -1] + offset
             return low + torch.sigmoid(logits).float() * (high - low)
+
+    def _joined(self, features: int) -> LabelledStates | None:
+        """All past steps with so many features as one; None if there are none."""
+        self._forget_other_features(features)
+        if not self._past:
+            return None
+        return LabelledStates(
+            *(torch.cat([getattr(past, f.name) for past in self._past]) for f in fields(LabelledStates))
+        )
 
     def _forget_other_features(self, number: int) -> None:
         self._past = deque(past for past in self._past if past.features.shape[1] == number)

@@ -32,7 +32,7 @@ def assert_sound(run: Run, steps: int) -> None:
 
 def test_monte_carlo_and_extensions_of_users(demo_inputs: Inputs, tmp_path: Path) -> None:
     """Continuations through the rollout server, mixed with an estimator by dotted path; a segmenter by file, a
-    shaper by decorator."""
+    shaper by decorator. Trees grow on the first step for the second."""
     run = train(
         demo_inputs,
         tmp_path,
@@ -42,6 +42,7 @@ def test_monte_carlo_and_extensions_of_users(demo_inputs: Inputs, tmp_path: Path
         "+algorithm.rredcot.value_kwargs={estimators: [{name: '03_custom_value:EquationShare', weight: 0.5}, "
         "{name: monte_carlo, options: {samples: 3, concurrency: 16}}]}",
         "+algorithm.rredcot.shapers=[{name: halve_answer, options: {share: 0.25}}]",
+        "+algorithm.rredcot.calibrate=trees",
         PYTHONPATH=os.pathsep.join([str(EXAMPLES), os.environ.get("PYTHONPATH", "")]),
         VERL_USE_EXTERNAL_MODULES="05_custom_shaper",
     )
@@ -54,6 +55,8 @@ def test_monte_carlo_and_extensions_of_users(demo_inputs: Inputs, tmp_path: Path
         assert 0 <= step["rredcot/value/raw/min"] <= step["rredcot/value/raw/max"] <= 1
         assert step["timing_s/rredcot_monte_carlo"] > 0
         assert step["rredcot/credit/shaping_residual/max"] < 1e-5
+    first, second = (run.steps[number]["rredcot/value/trees_share/mean"] for number in (1, 2))
+    assert first == 0 < second < 0.5
 
 
 def test_attribution_in_the_pass_beside_references(demo_inputs: Inputs, tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_segment_geometry() -> None:
         ({"lam": 1.5}, r"lam=1.5: allowed are numbers from 0 to 1"),
         ({"lam": "high"}, "lam='high'"),
         ({"scale": "std"}, "Allowed: group_std, none, batch_std"),
-        ({"calibrate": "yes"}, "Allowed: none, group_shift, outcome"),
+        ({"calibrate": "yes"}, "Allowed: none, group_shift, outcome, trees"),
         ({"calibrate_window": -1}, "calibrate_window=-1: allowed are whole numbers from 0"),
         ({"calibrate_window": "all"}, "calibrate_window='all'.* or 'auto'"),
         ({"calibrate_window": True}, "calibrate_window=True"),
