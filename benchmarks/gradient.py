@@ -1,7 +1,7 @@
 """How good is the gradient of each way of giving credit, on a tiny reasoner that samples its own traces?
 
 The model stands still. Prompts of medium success (chosen by a pilot sample) get many independent groups of 8; a step
-is one group of each, its credit from ``assign_credit`` with a calibrator that has seen four past steps on other
+is one group of each, its credit from ``assign_credit`` with a calibrator that has seen four (``--past``) steps on other
 prompts. Gradient of a step: mean over prompts and rollouts of Σ_t A_t ∇ log π(o_t).
 
 Reference for all: leave-one-out REINFORCE on a separate sample of four times the rollouts, in two independent halves.
@@ -142,10 +142,15 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--steps", type=int, default=CleanTraining.steps, help="training steps of the clean model")
     parser.add_argument("--candidates", type=int, help="questions that the prompts are chosen from (default 64)")
+    parser.add_argument("--past", type=int, help="past steps that the calibrator has seen (default 4)")
     parser.add_argument("--seed", type=int, default=0, help="of questions and rollouts (default 0)")
     parser.add_argument("--cache", type=Path, default=CACHE, help="folder for models, rollouts and gradients")
     parser.add_argument("--output", type=Path, default=OUTPUT, help="where the JSON goes; the picture beside it")
-    return parser.parse_args()
+    args = parser.parse_args()
+    for name in ("candidates", "past"):
+        if getattr(args, name) is not None and getattr(args, name) < 1:
+            parser.error(f"--{name} {getattr(args, name)}: allowed are whole numbers from 1")
+    return args
 
 
 def main() -> None:
@@ -153,8 +158,8 @@ def main() -> None:
     torch.set_num_threads(1)
     begin = time.process_time()
     sizes = dataclasses.replace(QUICK if args.quick else Sizes(), seed=args.seed)
-    if args.candidates is not None:
-        sizes = dataclasses.replace(sizes, candidates=args.candidates)
+    given = {name: getattr(args, name) for name in ("candidates", "past") if getattr(args, name) is not None}
+    sizes = dataclasses.replace(sizes, **given)
     training = QUICK_TRAINING if args.quick else CleanTraining(steps=args.steps)
     store = Store(args.cache / ("quick" if args.quick else "full"))
     models = load_models(store, training, {FAMILIES[name].model for name in args.families})

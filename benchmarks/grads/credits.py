@@ -46,8 +46,8 @@ def step_of(setup: Setup, number: int) -> tuple[Step, list[int]]:
 class Credits:
     """``weights[method][p]`` (N, D_p): what each pair counts in the gradient of prompt p's group of every step.
 
-    ``values`` holds, a row each: step, number of the state, calibrated V̂, V by Monte Carlo, V̂ from siblings, R;
-    states behind the prompt only.
+    ``values`` holds, a row each: step, number of the state, calibrated V̂, V by Monte Carlo, V̂ from siblings, R, V̂ with
+    trees; states behind the prompt only.
     """
 
     weights: dict[str, list[torch.Tensor]]
@@ -62,7 +62,7 @@ def credit_steps(setup: Setup, progress: Callable[[int], None]) -> Credits:
     places_found = []
     for n in range(setup.sizes.steps):
         step, chosen = step_of(setup, n)
-        values = all_values(step, setup.asked, rng)
+        values = all_values(step, setup.asked, setup.sizes.past, rng)
         for name, table in (methods(step, values) | trials(step, values)).items():
             if name not in weights:
                 weights[name] = [torch.zeros(setup.sizes.steps, len(own.number)) for own in setup.pieces]
@@ -90,7 +90,7 @@ def compared(step: Step, values: dict[str, torch.Tensor], numbers: dict[Any, int
     rows, k = at.nonzero().T
     columns = [
         np.full(len(state), n), np.array(state), values["value"][at].numpy(), truth,
-        values["siblings"][at].numpy(), step.outcomes[rows].numpy(),
+        values["siblings"][at].numpy(), step.outcomes[rows].numpy(), values["trees"][at].numpy(),
     ]  # fmt: skip
     found: np.ndarray = np.stack(columns, axis=1)[(k > 0).numpy()]
     return found

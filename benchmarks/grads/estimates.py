@@ -10,15 +10,14 @@ import torch
 from grads.asking import Asked
 from grads.step import FITTED, Step, config, fit_values, places
 from rredcot_plugin.pipeline import assign_credit
-from rredcot_plugin.values.calibration import OutcomeCalibrator
 
 
-def all_values(step: Step, asked: Asked, rng: np.random.Generator) -> dict[str, torch.Tensor]:
-    """V̂ (B, S) by name."""
+def all_values(step: Step, asked: Asked, past: int, rng: np.random.Generator) -> dict[str, torch.Tensor]:
+    """V̂ (B, S) by name, fitted on the step and ``past`` ones."""
     rollouts, segments, stats = step.rows.rollouts, step.segments, step.stats
     found = {}
     for name in FITTED:
-        calibrator = OutcomeCalibrator()
+        calibrator = config(**FITTED[name], calibrate_window=past).build_calibrator()
         calibrator.load_state_dict(step.window[name])
         found[name] = fit_values(asked, step.rows, segments, name, calibrator).baselines
     raw = config(calibrate="none")

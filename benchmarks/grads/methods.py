@@ -31,7 +31,7 @@ def methods(step: Step, values: dict[str, torch.Tensor]) -> dict[str, torch.Tens
     for name in ("monte_carlo_4", "monte_carlo_32", "true", "siblings"):
         for lam in (0.0, 0.9, 1.0):
             found[f"{name}_lam_{lam:g}"] = credit_of(step, values[name], lam=lam, scale="none")
-    for name in ("support", "confidence", "attention", "gradient"):
+    for name in ("support", "confidence", "trees", "attention", "gradient"):
         for lam in (0.0, 1.0):
             found[f"{name}_lam_{lam:g}"] = credit_of(step, values[name], lam=lam, scale="none")
     return found

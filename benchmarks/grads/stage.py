@@ -29,7 +29,7 @@ from rredcot_plugin.types import Segments
 from rredcot_plugin.values.calibration import OutcomeCalibrator
 
 PAST = 4
-"""Past steps in the calibrator's window, and in the running mean of a prompt."""
+"""Past steps in the running mean of a prompt, and in the calibrator's window unless told."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,8 @@ class Sizes:
     """``steps`` of ``prompts`` × ``group`` rollouts; ``reference`` times as many for the reference.
 
     Prompts are the first of ``candidates`` questions whose success in ``pilot`` rollouts lies between ``low`` and
-    ``high``. ``windows``: how many different pasts the steps have in turn. ``pool``: continuations of every state.
+    ``high``. ``windows``: how many different pasts the steps have in turn, of ``past`` steps each. ``pool``: continuations
+    of every state.
     """
 
     prompts: int = 16
@@ -45,6 +46,7 @@ class Sizes:
     steps: int = 64
     reference: int = 4
     windows: int = 4
+    past: int = PAST
     candidates: int = 64
     pilot: int = 64
     low: float = 0.2
@@ -102,7 +104,7 @@ def success(actor: Actor, question: Question, counted: Counted) -> float:
 
 def prepare(actor: Actor, sizes: Sizes, store: Store) -> Setup:
     """All that needs the model, from the store where it is there."""
-    seed, others = sizes.seed, sizes.windows * PAST * sizes.prompts
+    seed, others = sizes.seed, sizes.windows * sizes.past * sizes.prompts
     questions = actor.family.problems("val", sizes.candidates + others, seed)
     candidates, rest = questions[: sizes.candidates], questions[sizes.candidates :]
     chosen = choose(candidates, sample(actor, candidates, sizes.pilot, seed + 1, store, "pilot"), actor, sizes)
@@ -139,9 +141,9 @@ def build_windows(
     traces = build_traces(actor, questions, counted, sizes.seed + 1)
     found = []
     for window in range(sizes.windows):
-        calibrators = {name: OutcomeCalibrator(PAST) for name in FITTED}
-        for batch in range(PAST):
-            first = (window * PAST + batch) * sizes.prompts
+        calibrators = {name: OutcomeCalibrator(sizes.past) for name in FITTED}
+        for batch in range(sizes.past):
+            first = (window * sizes.past + batch) * sizes.prompts
             at = range(first, first + sizes.prompts)
             rows = traces.batch(
                 [int(i) for p in at for i in traces.rollouts[p]], [f"{p}" for p in at for _ in range(sizes.group)]

@@ -19,6 +19,7 @@ from rredcot_plugin.values.calibration import OutcomeCalibrator
 FITTED: dict[str, dict[str, Any]] = {
     "default": {},
     "value": {"baseline": "value"},
+    "trees": {"calibrate": "trees", "baseline": "value"},
     "confidence": {"value_estimator": "confidence", "baseline": "value"},
 }
 """What is fitted across groups, values or the default's baselines: name → options."""
