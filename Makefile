@@ -105,6 +105,10 @@ bench-gradient: env
 	    --output benchmarks/results/gradient_parts.json
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/gradient.py --families habits --candidates 256 \
 	    --output benchmarks/results/gradient_habits.json
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/gradient.py --families chains --candidates 256 --past 24 \
+	    --output benchmarks/results/gradient_chains_past.json
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/gradient.py --families own_sums --candidates 256 --past 24 \
+	    --output benchmarks/results/gradient_own_sums_past.json
 
 # Hours; goes on where it was.
 bench-learning: env

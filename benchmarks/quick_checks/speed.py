@@ -28,6 +28,7 @@ ROUNDS = 5
 CREDIT_TRACES, CREDIT_TOKENS = 1024, 2048
 """A size of assign_credit.json: the fits of calibration cost the same for fewer traces, so the ratio would differ."""
 CREDIT_ROUNDS = 3
+CREDIT_CASES = ("nothing_given", "values_given", "probed")
 SEGMENTER_TRACES, SEGMENTER_TOKENS = 8, 8192
 
 
@@ -62,7 +63,7 @@ def _overhead_cell(committed: Committed, name: str) -> Interval | None:
 def check_assign_credit(committed: Committed) -> list[Finding]:
     """Credit a token over the plain pass a token; with values and with probed proposals over credit from nothing."""
     rollouts = credit_benchmark.make_rollouts(CREDIT_TRACES, CREDIT_TOKENS)
-    extras = {case: credit_benchmark.given(case, rollouts) for case in credit_benchmark.CASES}
+    extras = {case: credit_benchmark.given(case, rollouts) for case in CREDIT_CASES}
     runs: dict[str, Callable[[], Any]] = {
         case: lambda case=case: rr.assign_credit(rollouts, **extras[case]) for case in extras
     }

@@ -3,7 +3,7 @@
 Seconds come from benchmarks on CPU cores, `a step` of an Intel Xeon, the others of an AMD EPYC. They are linear in tokens
 and in probes, above what a step takes however small it is:
 
-    credit    1,024 rollouts × 8,192 tokens in 2.06 s, segmentation included          assign_credit.json
+    credit    1,024 rollouts × 8,192 tokens in 1.19 s, four steps past, segmentation included    assign_credit.json
     text      of each token, for segmenters and probes                                plan_check.json
     probes    placing them, vectors for TransferQueue included                        plan_check.json
     a step    credit 0.02 s, planning 0.05 s, of 64 rollouts of 40 tokens in verl     step_share.json
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from rredcot_plugin.planning.setup import Setup
 from rredcot_plugin.planning.transfers import DRIVER, PROCESSES, Transfer
 
-CREDIT_A_TOKEN = 2.06 / (1024 * 8192)
+CREDIT_A_TOKEN = 1.19 / (1024 * 8192)
 CREDIT_A_STEP = 0.0227
 PLAN_A_STEP = 0.0496
 ALIGN_A_TOKEN = 7.4e-8
