@@ -90,6 +90,8 @@ bench-overhead: env
 
 bench-fidelity: env
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fidelity.py --diagnose
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fidelity.py --diagnose --past 24 --draws 2 \
+	    --output benchmarks/results/fidelity_window.json
 
 bench-tabular: env
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/tabular_gradient.py
