@@ -2,8 +2,9 @@
 
 What a state is worth is no sum of what its features say: a sibling's failure weighs differently where nobody else came
 this way. Trees see that, given some hundred rollouts to learn it from; the logistic fit does with few, and follows the
-batch at hand. Their mean is nearer to Monte-Carlo values than either (docs/results.md). Source of the trees: Geurts,
-Ernst and Wehenkel, *Extremely randomized trees*, Machine Learning 63 (2006), in scikit-learn.
+batch at hand. Their mean is as near to Monte-Carlo values as the logistic fit or nearer, the more so the longer the past
+(docs/results.md). Source of the trees: Geurts, Ernst and Wehenkel, *Extremely randomized trees*, Machine Learning 63
+(2006), in scikit-learn.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ MOST_STATES = 1 << 14
 class ForestCalibrator(OutcomeCalibrator):
     """V̂ ← (1 − w)·V̂_logistic + w·V̂_trees, w = ½·min(1, n/512) for n past rollouts; without any, the logistic fit.
 
-    Trees are grown on past steps alone, so their values know nothing of the outcomes of the batch, the trace's own
-    included: a baseline made of them leaves the gradient unbiased. ``baselines`` stay the logistic fit's. Rows are
-    sorted before they are fitted: where the batch has a rollout does not matter.
+    Trees are grown on past steps alone, and features hold outcomes of other rollouts only, so a trace's own outcome does
+    not reach its values: a baseline made of them leaves the gradient unbiased. ``baselines`` stay the logistic fit's.
+    Rows are sorted before they are fitted: where the batch has a rollout does not matter.
 
     Raises:
         ValueError: scikit-learn is not installed.
