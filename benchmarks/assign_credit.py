@@ -38,7 +38,8 @@ import rredcot_plugin as rr
 from rredcot_plugin.values.base import Probed
 
 OUTPUT = Path(__file__).parent / "results" / "assign_credit.json"
-CASES = ("nothing_given", "values_given", "probed", "with_past", "with_past_trees")
+FIRST_STEP = ("nothing_given", "values_given", "probed")
+CASES = (*FIRST_STEP, "with_past", "with_past_trees")
 PAST = 4
 GROUP = 8
 PROPOSALS = 8

@@ -28,7 +28,6 @@ ROUNDS = 5
 CREDIT_TRACES, CREDIT_TOKENS = 1024, 2048
 """A size of assign_credit.json: the fits of calibration cost the same for fewer traces, so the ratio would differ."""
 CREDIT_ROUNDS = 3
-CREDIT_CASES = ("nothing_given", "values_given", "probed")
 SEGMENTER_TRACES, SEGMENTER_TOKENS = 8, 8192
 
 
@@ -63,20 +62,20 @@ def _overhead_cell(committed: Committed, name: str) -> Interval | None:
 def check_assign_credit(committed: Committed) -> list[Finding]:
     """Credit a token over the plain pass a token; with values and with probed proposals over credit from nothing."""
     rollouts = credit_benchmark.make_rollouts(CREDIT_TRACES, CREDIT_TOKENS)
-    extras = {case: credit_benchmark.given(case, rollouts) for case in CREDIT_CASES}
+    extras = {case: credit_benchmark.given(case, rollouts) for case in credit_benchmark.FIRST_STEP}
     runs: dict[str, Callable[[], Any]] = {
         case: lambda case=case: rr.assign_credit(rollouts, **extras[case]) for case in extras
     }
     seconds = in_turns(runs | {"plain": make_passes(CELL, build_model())["plain"]}, CREDIT_ROUNDS)
     tokens = CREDIT_TRACES * CREDIT_TOKENS
-    base = "nothing_given"
+    base, *others = credit_benchmark.FIRST_STEP
     a_token = [
         credit / tokens / (plain / CELL.tokens)
         for credit, plain in zip(seconds[base], seconds["plain"], strict=True)
     ]
     source = "assign_credit.json: cpu_seconds_at_2048_tokens; plan_check.json: raw.cells, plain"
     found = [slower("assign_credit over plain pass, a token", with_interval(a_token), _a_token(committed), source)]
-    for case in ("values_given", "probed"):
+    for case in others:
         measured = with_interval([own / other for own, other in zip(seconds[case], seconds[base], strict=True)])
         known = quotient(committed, f"{case}_cpu_seconds", f"{base}_cpu_seconds")
         found.append(

@@ -53,6 +53,10 @@ class LabelledStates:
     def some(self, chosen: Bool[Tensor, " M"]) -> LabelledStates:
         return LabelledStates(*(getattr(self, f.name)[chosen] for f in fields(self)))
 
+    @classmethod
+    def joined(cls, steps: Sequence[LabelledStates]) -> LabelledStates:
+        return cls(*(torch.cat([getattr(step, f.name) for step in steps]) for f in fields(cls)))
+
 
 def fold_of_groups(group_ids: Sequence[Hashable]) -> Int[Tensor, " B"]:
     """Which fold each rollout belongs to: one per group up to 16 groups, else 8 folds by a hash of the id.
@@ -263,10 +267,8 @@ class OutcomeCalibrator:
             distinct, column = fold.unique(return_inverse=True)
             seen = states if counted is None else states.some(counted)
             own = column if counted is None else column[counted]
-            steps = (seen, *self._past)
-            features, outcome, weight, importance = (
-                torch.cat([getattr(step, f.name) for step in steps]).double() for f in fields(LabelledStates)
-            )
+            known = LabelledStates.joined([seen, *self._past])
+            features, outcome, weight, importance = (getattr(known, f.name).double() for f in fields(known))
             unit = ((outcome - low) / (high - low)).clamp(0, 1)
             held_out = torch.zeros(len(outcome), len(distinct), dtype=torch.bool)
             held_out[torch.arange(len(own)), own] = True
@@ -283,15 +285,6 @@ class OutcomeCalibrator:
             used, offset = _used(states.features.double(), shift_only)
             logits = (used * beta[column, :-1]).sum(1) + beta[column, -1] + offset
             return low + torch.sigmoid(logits).float() * (high - low)
-
-    def _joined(self, features: int) -> LabelledStates | None:
-        """All past steps with so many features as one; None if there are none."""
-        self._forget_other_features(features)
-        if not self._past:
-            return None
-        return LabelledStates(
-            *(torch.cat([getattr(past, f.name) for past in self._past]) for f in fields(LabelledStates))
-        )
 
     def _forget_other_features(self, number: int) -> None:
         self._past = deque(past for past in self._past if past.features.shape[1] == number)

@@ -64,9 +64,10 @@ class ForestCalibrator(OutcomeCalibrator):
 
     def _known(self, features: int) -> LabelledStates | None:
         """All states of the past that count, or None: no past, or one without two different outcomes."""
-        past = self._joined(features)
-        if past is None:
+        self._forget_other_features(features)
+        if not self._past:
             return None
+        past = LabelledStates.joined(self._past)
         past = past.some(past.weight > 0)
         differ = len(past.outcome) > 0 and float(past.outcome.max() - past.outcome.min()) > 1e-6
         return past if differ else None
