@@ -43,15 +43,14 @@ def perform(run: Run, folder: Path, models: Path) -> Record:
     return record
 
 
-def known_records(plan: Plan, folder: Path, retry_failed: bool = False) -> dict[Run, Record]:
-    """What the folder has of a plan; without the failed runs where they are to be repeated."""
+def known_records(plan: Plan, folder: Path) -> dict[Run, Record]:
+    """What the folder has of a plan, failed runs too."""
     records: dict[Run, Record] = {}
     asked: set[Run] = set()
     while wanted := [run for run in plan.tuning(records) if run not in asked]:
         asked.update(wanted)
         records |= load_all(folder, wanted)
-    records |= load_all(folder, plan.measured(plan.tuned(records)))
-    return {run: record for run, record in records.items() if not (retry_failed and record["status"] == FAILED)}
+    return records | load_all(folder, plan.measured(plan.tuned(records)))
 
 
 def execute(
@@ -59,10 +58,11 @@ def execute(
 ) -> dict[Run, Record]:
     """Run what is missing, ``jobs`` at a time, while ``may_start`` allows; returns all records of the plan.
 
-    A run that another process has stored in the meantime is not repeated.
+    A run that another process has stored in the meantime is not repeated; failed ones are if ``retry_failed``.
     """
-    records = known_records(plan, folder, retry_failed)
-    repeat = {run for run in known_records(plan, folder) if run not in records}
+    known = known_records(plan, folder)
+    repeat = {run for run, record in known.items() if retry_failed and record["status"] == FAILED}
+    records = {run: record for run, record in known.items() if run not in repeat}
     running: dict[Future[Record], Run] = {}
     with _pool(jobs) as pool, _progress(plan.size(records)) as bar:
         task = bar.add_task("runs", total=plan.size(records), completed=len(records))
