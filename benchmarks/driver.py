@@ -113,7 +113,7 @@ class Step:
         assign_credit(
             rollouts, config, segments=seen.levels[-1], coarse=seen.levels[0], calibrator=self.calibrator,
             probed=plan.probed(answers, length_normalize=False),
-            features=self.crew.features, importance=self.crew.surprise,
+            features=self.crew.features, state_weight=self.crew.state_weight,
         )  # fmt: skip
 
     def _clocked(self, phase: str, run: Callable[..., Any], *args: Any) -> Any:

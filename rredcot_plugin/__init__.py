@@ -6,6 +6,7 @@ causal language model. What talks to verl lives in ``rredcot_plugin.integrations
 
 from typing import TYPE_CHECKING, Any
 
+from rredcot_plugin import baselines as _baselines  # noqa: F401  registers
 from rredcot_plugin import segmenters as _segmenters  # noqa: F401  registers
 from rredcot_plugin import shapers as _shapers  # noqa: F401  registers
 from rredcot_plugin.advantages import segment_gae
@@ -14,12 +15,15 @@ from rredcot_plugin.hierarchy import credit_by_level, hierarchical_gae, token_re
 from rredcot_plugin.pipeline import assign_credit
 from rredcot_plugin.redistribution import redistribute, spread_to_tokens
 from rredcot_plugin.registry import (
+    get_baseline,
     get_segmenter,
     get_shaper,
     get_value_estimator,
+    list_baselines,
     list_segmenters,
     list_shapers,
     list_value_estimators,
+    register_baseline,
     register_segmenter,
     register_shaper,
     register_value_estimator,
@@ -39,16 +43,19 @@ __all__ = [
     "Segments",
     "assign_credit",
     "credit_by_level",
+    "get_baseline",
     "get_segmenter",
     "get_shaper",
     "get_value_estimator",
     "hierarchical_gae",
     "importance_values",
+    "list_baselines",
     "list_segmenters",
     "list_shapers",
     "list_value_estimators",
     "probe_log_probs",
     "redistribute",
+    "register_baseline",
     "register_segmenter",
     "register_shaper",
     "register_value_estimator",

@@ -10,7 +10,7 @@ from rredcot_plugin.groups import GroupStats
 from rredcot_plugin.types import Segments, check_num_segments
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int
+    from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
 EPSILON = 1e-6
@@ -76,26 +76,26 @@ def divisor(outcome: Float[Tensor, " B"], stats: GroupStats, scale: str) -> Floa
     return torch.ones_like(outcome)
 
 
-def scale_segments(
-    advantages: Float[Tensor, "B S"],
-    values: Float[Tensor, "B S"],
+def scale_advantages(
+    advantages: Float[Tensor, "B K"],
+    baselines: Float[Tensor, "B K"],
     outcome: Float[Tensor, " B"],
-    segments: Segments,
+    real: Bool[Tensor, "B K"],
     stats: GroupStats,
     scale: str,
-) -> Float[Tensor, "B S"]:
-    """Divide segment advantages as ``scale`` says, without blowing up where rewards hardly vary.
+) -> Float[Tensor, "B K"]:
+    """Divide advantages as ``scale`` says, without blowing up where rewards hardly vary. K are segments or tokens.
 
-    GRPO divides by the group's standard deviation, which is safe only because R − mean shrinks with it; a
-    value V̂ does not. With ``group_std`` a group without variance therefore earns nothing, as in GRPO, and
-    in any other the divisor is at least 1/5 of the largest |V̂ − mean| of the group; with ``batch_std`` the same
-    holds for the whole batch. Where V̂ is the group mean this is GRPO's division exactly.
+    GRPO divides by the group's standard deviation, which is safe only because R − mean shrinks with it; another
+    baseline b does not. With ``group_std`` a group without variance therefore earns nothing, as in GRPO, and
+    in any other the divisor is at least 1/5 of the largest |b − mean| of the group; with ``batch_std`` the same
+    holds for the whole batch. Where b is the group mean this is GRPO's division exactly.
     """
     by = divisor(outcome, stats, scale)
     if scale not in ("group_std", "batch_std"):
         return advantages / by[:, None]
     index = stats.index if scale == "group_std" else torch.zeros_like(stats.index)
-    distance = torch.where(segments.exists, (values - stats.mean[:, None]).abs(), 0.0).amax(dim=1)
+    distance = torch.where(real, (baselines - stats.mean[:, None]).abs(), 0.0).amax(dim=1)
     widest = torch.zeros(len(distance), dtype=distance.dtype, device=distance.device)
     widest = widest.scatter_reduce(0, index, distance, reduce="amax")[index]
     varies = by > EPSILON  # a rollout that is alone has a deviation of 1

@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from rredcot_plugin.registry import SEGMENTERS, SHAPERS, VALUE_ESTIMATORS, check_count, check_number, nearest
+from rredcot_plugin.registry import (
+    BASELINES,
+    SEGMENTERS,
+    SHAPERS,
+    VALUE_ESTIMATORS,
+    check_count,
+    check_number,
+    nearest,
+)
 from rredcot_plugin.types import Rollouts, Segments
 from rredcot_plugin.values.base import calibrates, scores_read
 from rredcot_plugin.values.calibration import OutcomeCalibrator
@@ -14,7 +22,6 @@ from rredcot_plugin.values.forest import ForestCalibrator
 
 PROPOSALS = ("group", "ground_truth", "group_or_ground_truth", "reference")
 CALIBRATIONS = ("none", "group_shift", "outcome", "trees")
-BASELINES = ("auto", "value", "least_variance", "trace")
 PROBE_BACKENDS = ("auto", "cached", "packed", "batched")
 MODES = ("segment_gae", "weighted")
 SCALES = ("group_std", "none", "batch_std", "whiten")
@@ -42,7 +49,8 @@ class RRedCoTConfig:
     clip: float | None = None
     calibrate: str = "outcome"
     calibrate_window: str | int = "auto"
-    baseline: str = "auto"
+    baseline: str | Mapping[str, Any] = "auto"
+    baseline_kwargs: Mapping[str, Any] = field(default_factory=dict)
     bridge: str = "auto"
     terminator: str = "auto"
     max_probe_tokens: int = 32
@@ -67,9 +75,7 @@ class RRedCoTConfig:
         self._one_of("calibrate", CALIBRATIONS)
         self._one_of("probe_backend", PROBE_BACKENDS)
         self._one_of("mode", MODES)
-        self._one_of("baseline", BASELINES)
-        if self.baseline in ("least_variance", "trace"):
-            self._check_baseline()
+        self._check_baseline()
         if self.scale is not None:
             self._one_of("scale", SCALES)
         for key in ("leave_one_out", "prior_from_group", "length_normalize", "match_grpo"):
@@ -100,6 +106,12 @@ class RRedCoTConfig:
 
     def _check_baseline(self) -> None:
         """What is measured against a baseline is a return, and the baseline must not know the trace's own outcome."""
+        if isinstance(self.baseline, str) and ":" not in self.baseline:
+            self._one_of("baseline", ("auto", *BASELINES.names()))
+        if self.baseline == "auto" and self.baseline_kwargs:
+            raise ValueError(f"baseline_kwargs={dict(self.baseline_kwargs)!r}: name the baseline that takes them")
+        if self.baseline in ("auto", "value"):
+            return
         for key, value in {"mode": "segment_gae", "leave_one_out": True}.items():
             if getattr(self, key) != value:
                 raise ValueError(
@@ -131,6 +143,7 @@ class RRedCoTConfig:
         config = cls(**dict(mapping))
         config._check_levels(config.build_segmenter())
         config.build_value_estimator()
+        config.build_baseline(log_probs=True)
         config.build_shapers()
         return config
 
@@ -159,9 +172,14 @@ class RRedCoTConfig:
     def build_value_estimator(self) -> Any:
         return VALUE_ESTIMATORS.get(self.value_estimator, **self.value_kwargs)
 
-    def baseline_for(self, *, log_probs: bool) -> str:
-        """What returns are measured from: ``value``, ``least_variance`` or ``trace``; ``log_probs``: whether the rollouts carry
-        them.
+    def build_baseline(self, *, log_probs: bool, given: bool = False) -> Any:
+        """The baseline; ``log_probs``: whether the rollouts carry them, ``given``: whether values are given instead of
+        estimated, from which ``auto`` measures."""
+        name = "value" if given and self.baseline == "auto" else self.baseline_for(log_probs=log_probs)
+        return BASELINES.get(name, **self.baseline_kwargs)
+
+    def baseline_for(self, *, log_probs: bool) -> str | Mapping[str, Any]:
+        """The baseline that ``auto`` stands for; ``log_probs``: whether the rollouts carry them.
 
         ``auto`` takes ``least_variance`` where that is measured to help and cannot harm: λ = 1, where Â is the return and any
         baseline of the prefix leaves its expectation alone, with a calibrated estimator (docs/evidence_gradient.md).

@@ -28,6 +28,20 @@ class GroupStats:
     others_mean: Float[Tensor, " B"]
 
 
+@dataclass(frozen=True)
+class Outcomes:
+    """What the rollouts earned; all (B,).
+
+    ``total`` is R, the sum of the token rewards; ``score`` is R without ``Rollouts.penalties``, so it is what
+    values predict. Both are 0 where ``finite`` is false. ``stats`` are the groups' statistics of ``total``.
+    """
+
+    total: Float[Tensor, " B"]
+    score: Float[Tensor, " B"]
+    finite: Bool[Tensor, " B"]
+    stats: GroupStats
+
+
 def group_index(group_ids: Sequence[Hashable]) -> Int[Tensor, " B"]:
     """Whole numbers 0..G−1 in order of first appearance.
 

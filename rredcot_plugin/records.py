@@ -30,7 +30,7 @@ def trace_record(
 def _segments(
     row: int, rows: StepRows, rollouts: Rollouts, credit: Credit, table: TokenBytes
 ) -> list[dict[str, Any]]:
-    """Text, value before it, redistributed reward and advantage of each segment."""
+    """Text, value before it, redistributed reward and advantage (the mean over its tokens) of each segment."""
     ids = credit.segments.segment_ids[row][rollouts.response_mask[row]].tolist()
     tokens = credit.advantages[row][rollouts.response_mask[row]].tolist()
     text, spans = rows.text_of(row, table)
@@ -44,7 +44,7 @@ def _segments(
                 "tokens": len(inside),
                 "value": _number(float(credit.values[row, segment])),
                 "reward": _number(float(credit.segment_rewards[row, segment])),
-                "advantage": _number(tokens[inside[0]]),
+                "advantage": _number(sum(tokens[i] for i in inside) / len(inside)),
             }
         )
     return found

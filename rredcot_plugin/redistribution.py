@@ -56,6 +56,16 @@ def sum_per_segment(per_token: Float[Tensor, "B T"], segments: Segments) -> Floa
     return by_rows(lambda x, ids: add_per_segment(x.float(), ids, width), per_token, segments.segment_ids)
 
 
+def mean_per_segment(per_token: Float[Tensor, "B T"], segments: Segments) -> Float[Tensor, "B S"]:
+    """Mean of a number per token over each segment; 0 in the padding.
+
+    >>> ids = torch.tensor([[0, 0, -1, 1]])
+    >>> mean_per_segment(torch.tensor([[1.0, 2.0, 4.0, 8.0]]), Segments(ids, torch.tensor([2])))
+    tensor([[1.5000, 8.0000]])
+    """
+    return sum_per_segment(per_token, segments) / segments.lengths.clamp(min=1)
+
+
 def spread_to_tokens(per_segment: Float[Tensor, "B S"], segment_ids: Int[Tensor, "B T"]) -> Float[Tensor, "B T"]:
     """Give every token its segment's number; masked tokens get exactly 0.
 

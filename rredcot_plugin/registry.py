@@ -1,4 +1,4 @@
-"""One registry mechanism for segmenters, value estimators and shapers.
+"""One registry mechanism for segmenters, value estimators, baselines and shapers.
 
 An entry is a class or factory that takes the options as keywords and returns a callable. Users add one
 by decorator, by dotted path (``"pkg.module:Name"``) or by file (``{"path": "file.py", "name": "Name"}``,
@@ -148,14 +148,18 @@ class Registry:
 
 SEGMENTERS = Registry("segmenter")
 VALUE_ESTIMATORS = Registry("value estimator")
+BASELINES = Registry("baseline")
 SHAPERS = Registry("shaper")
 
 register_segmenter = SEGMENTERS.register
 register_value_estimator = VALUE_ESTIMATORS.register
+register_baseline = BASELINES.register
 register_shaper = SHAPERS.register
 list_segmenters = SEGMENTERS.names
 list_value_estimators = VALUE_ESTIMATORS.names
+list_baselines = BASELINES.names
 list_shapers = SHAPERS.names
 get_segmenter = SEGMENTERS.get
 get_value_estimator = VALUE_ESTIMATORS.get
+get_baseline = BASELINES.get
 get_shaper = SHAPERS.get

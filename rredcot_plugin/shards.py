@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from rredcot_plugin.alignment import TokenBytes
+from rredcot_plugin.baselines.weights import FLOOR, gradient_norm_proxy
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.encoding import Manner, ProbeEncoder
 from rredcot_plugin.groups import GroupStats
@@ -24,7 +25,6 @@ from rredcot_plugin.probing import ProbePlan, place_probes
 from rredcot_plugin.rows import StepRows
 from rredcot_plugin.types import MASKED, Rollouts, Segments
 from rredcot_plugin.values.features import boundary_features
-from rredcot_plugin.values.least_variance import FLOOR, surprise
 from rredcot_plugin.values.proposals import Proposals, lowest_of_others
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class Seen:
 
 class GroupWork:
     """Whole groups of a batch, from their tokens to the features of their states. Keeps them between its calls, which
-    come in the order ``read``, ``plan``, ``hear``, ``features`` and ``surprise``."""
+    come in the order ``read``, ``plan``, ``hear``, ``features`` and ``state_weight``."""
 
     def __init__(self, config: RRedCoTConfig, table: TokenBytes, encoder: ProbeEncoder) -> None:
         self.config, self.table, self.encoder = config, table, encoder
@@ -153,10 +153,10 @@ class GroupWork:
         assert self.rows is not None and self._segments is not None
         return boundary_features(self.rows.rollouts, self._segments, *states)
 
-    def surprise(self) -> Float[Tensor, "B S"]:
-        """``surprise`` of every segment."""
+    def state_weight(self) -> Float[Tensor, "B S"]:
+        """``gradient_norm_proxy`` of every segment."""
         assert self.rows is not None and self._segments is not None
-        return surprise(self.rows.rollouts, self._segments)
+        return gradient_norm_proxy(self.rows.rollouts, self._segments)
 
 
 def split_groups(group_ids: Sequence[Hashable], sizes: Sequence[int], parts: int) -> list[Index]:
@@ -203,11 +203,11 @@ def features_in_parts(
     return merge_states(ask("features", parts), indices, unit_values.shape[1])
 
 
-def surprise_in_parts(
+def state_weight_in_parts(
     indices: Sequence[Index], ask: Ask, rollouts: Rollouts, segments: Segments
 ) -> Float[Tensor, "B S"]:
-    """``surprise`` of the batch that was planned last."""
-    return merge_states(ask("surprise", [()] * len(indices)), indices, segments.max_segments, FLOOR)
+    """``gradient_norm_proxy`` of the batch that was planned last."""
+    return merge_states(ask("state_weight", [()] * len(indices)), indices, segments.max_segments, FLOOR)
 
 
 def take_stats(stats: GroupStats, index: Index) -> GroupStats:

@@ -23,6 +23,10 @@ BLOCK = 1 << 15
 """Numbers of a tensor that ``by_rows`` looks at together."""
 
 
+SLACK = 1e-3
+"""How far a share may lie outside [0, 1] by rounding."""
+
+
 def check_shape(name: str, tensor: torch.Tensor, expected: Sequence[int]) -> None:
     """Raise ``ValueError`` naming ``name``, the expected and the actual shape."""
     if tuple(tensor.shape) != tuple(expected):
@@ -36,6 +40,16 @@ def check_finite(name: str, tensor: torch.Tensor, where: torch.Tensor) -> None:
     bad = int((~torch.isfinite(tensor) & where).sum())
     if bad:
         raise ValueError(f"{name}: expected finite numbers, got {bad} that are NaN or infinite")
+
+
+def check_shares(name: str, tensor: torch.Tensor, where: torch.Tensor) -> None:
+    """Raise ``ValueError`` unless ``tensor`` lies in [0, 1] where ``where`` is true, up to rounding."""
+    inside = (tensor >= -SLACK) & (tensor <= 1 + SLACK)
+    bad = (~inside & where).nonzero()
+    if len(bad):
+        row, column = bad[0].tolist()
+        found = float(tensor[row, column])
+        raise ValueError(f"{name}: expected numbers from 0 to 1, got {found:g} at row {row}, column {column}")
 
 
 def by_rows(work: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
@@ -72,7 +86,8 @@ class Rollouts:
     Padding may stand left, right or in between: ``response_mask`` alone says which tokens are the model's.
     ``rewards`` are verl's ``token_level_rewards``; the outcome R of a trace is their sum over the mask.
     ``log_probs`` and ``entropies`` describe the sampled tokens in nats; segmenters and calibration
-    features use them where they are given. ``token_offsets[b][t]`` is the half-open character span of
+    features use them where they are given. ``sum_pi_squared`` is Σ_v π_v² of the distribution that each token was drawn
+    from, in [0, 1], at the temperature of ``log_probs``; ``baseline: token`` needs it. ``token_offsets[b][t]`` is the half-open character span of
     token t in ``texts[b]``; tokens that share a multi-byte character share its span.
     ``token_scores[name][b, t]`` is what the value estimator of that name reads: a number about the state
     before token t (``reward_model``, ``critic``, ``monte_carlo``) or about the token (``attention``,
@@ -80,7 +95,8 @@ class Rollouts:
     the part of ``rewards`` that stays on its own tokens instead of being redistributed (KL in the reward).
 
     Raises:
-        ValueError: a shape that does not fit, or log-probs that are not finite under the mask.
+        ValueError: a shape that does not fit, log-probs that are not finite under the mask, or sums of squares outside
+            [0, 1].
     """
 
     token_ids: Int[Tensor, "B T"]
@@ -95,6 +111,7 @@ class Rollouts:
     token_scores: Mapping[str, Float[Tensor, "B T"]] | None = None
     references: list[Any] | None = None
     penalties: Float[Tensor, "B T"] | None = None
+    sum_pi_squared: Float[Tensor, "B T"] | None = None
 
     def __post_init__(self) -> None:
         if self.token_ids.ndim != 2:
@@ -103,11 +120,13 @@ class Rollouts:
         object.__setattr__(self, "response_mask", self.response_mask.bool())
         check_shape("response_mask", self.response_mask, shape)
         check_shape("rewards", self.rewards, shape)
-        for name in ("log_probs", "entropies", "penalties"):
+        for name in ("log_probs", "entropies", "penalties", "sum_pi_squared"):
             tensor = getattr(self, name)
             if tensor is not None:
                 check_shape(name, tensor, shape)
                 check_finite(name, tensor, self.response_mask)
+        if self.sum_pi_squared is not None:
+            check_shares("sum_pi_squared", self.sum_pi_squared, self.response_mask)
         for name, scores in (self.token_scores or {}).items():
             check_shape(f"token_scores[{name!r}]", scores, shape)
         for name in ("group_ids", "texts", "token_offsets", "ground_truths", "references"):
@@ -229,9 +248,11 @@ class Credit:
     """What the method returns.
 
     ``values[b, i]`` is V̂ of the state before segment i (i = 0: the prompt); ``segment_rewards`` is the
-    redistributed reward r, which sums to the outcome over a trace. ``baselines`` are what the advantages are measured
-    from: ``values``, unless ``baseline`` says otherwise. All are 0 in the padding, and so are ``advantages`` and
-    ``returns`` where the mask is false.
+    redistributed reward r, which sums to the outcome over a trace. ``deltas`` is the segment credit δ after shapers and
+    penalties: r without the value of the prompt, which the first segment did not earn. ``baselines`` are what the
+    advantages are measured from: ``values``, unless ``baseline`` says otherwise; the mean over the tokens of a segment
+    where the baseline has a number per token. All are 0 in the padding, and so are ``advantages`` and ``returns`` where
+    the mask is false.
     """
 
     advantages: Float[Tensor, "B T"]
@@ -239,5 +260,6 @@ class Credit:
     segments: Segments
     values: Float[Tensor, "B S"]
     segment_rewards: Float[Tensor, "B S"]
+    deltas: Float[Tensor, "B S"]
     metrics: dict[str, float] = field(default_factory=dict)
     baselines: Float[Tensor, "B S"] | None = None

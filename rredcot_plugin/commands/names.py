@@ -12,19 +12,20 @@ from rich.table import Table
 from rich.text import Text
 
 from rredcot_plugin.config import PROBE_BACKENDS, RRedCoTConfig
-from rredcot_plugin.registry import SEGMENTERS, SHAPERS, VALUE_ESTIMATORS, Registry
+from rredcot_plugin.registry import BASELINES, SEGMENTERS, SHAPERS, VALUE_ESTIMATORS, Registry
 
 ADVANTAGE_ESTIMATORS = ("rredcot", "rredcot_ppo", "red")
 """Written out, because asking verl's registry would take the import of verl."""
 
 
 def list_names() -> None:
-    """List segmenters, value estimators, shapers, advantage estimators and probe backends, with their options."""
+    """List segmenters, value estimators, baselines, shapers, advantage estimators and probe backends, with their options."""
     console = Console()
     default = RRedCoTConfig()
     for title, registry, key in (
         ("Segmenters", SEGMENTERS, "segmenter"),
         ("Value estimators", VALUE_ESTIMATORS, "value_estimator"),
+        ("Baselines", BASELINES, "baseline"),
         ("Shapers", SHAPERS, "shapers"),
     ):
         console.print(names_table(title, registry, str(getattr(default, key)), key))

@@ -210,15 +210,21 @@ class OutcomeCalibrator:
         return 0.0, 0.0
 
     def calibrate(
-        self, states: LabelledStates, fold: Int[Tensor, " M"], counted: Bool[Tensor, " M"] | None = None
+        self,
+        states: LabelledStates,
+        fold: Int[Tensor, " M"],
+        counted: Bool[Tensor, " M"] | None = None,
+        *,
+        remember: bool = True,
     ) -> Float[Tensor, " M"] | None:
         """Cross-fitted values of the states, in reward units: fold k is predicted by a fit without fold k.
 
         The fit sees the ``counted`` states, None for all, and the past. Returns None where all outcomes are the same,
-        batch and window together: nothing to learn from. The batch then joins the window (``remember``).
+        batch and window together: nothing to learn from. The batch then joins the window, unless ``remember`` is false.
         """
         found = self._fit(states, fold, counted, by_importance=False)
-        self.remember(states, counted)
+        if remember:
+            self.remember(states, counted)
         return found
 
     def baselines(

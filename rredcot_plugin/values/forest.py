@@ -45,11 +45,16 @@ class ForestCalibrator(OutcomeCalibrator):
         self._share = 0.0
 
     def calibrate(
-        self, states: LabelledStates, fold: Int[Tensor, " M"], counted: Bool[Tensor, " M"] | None = None
+        self,
+        states: LabelledStates,
+        fold: Int[Tensor, " M"],
+        counted: Bool[Tensor, " M"] | None = None,
+        *,
+        remember: bool = True,
     ) -> Float[Tensor, " M"] | None:
         """Values of the states in reward units, as the logistic fit gives them, and trees where there is a past."""
         past, (low, high) = self._known(states.features.shape[1]), self.span(states.outcome)
-        found, self._share = super().calibrate(states, fold, counted), 0.0
+        found, self._share = super().calibrate(states, fold, counted, remember=remember), 0.0
         if found is None or past is None or len(states.outcome) == 0:
             return found
         self._share = 0.5 * min(1.0, float(past.weight.sum()) / LEAST_ROLLOUTS)

@@ -115,7 +115,7 @@ def credit_of(crew: Crew, rows: StepRows, kill: int | None = None, when: str = "
         coarse=seen.levels[0],
         probed=plan.probed(log_probs, length_normalize=False),
         features=crew.features,
-        importance=crew.surprise,
+        state_weight=crew.state_weight,
     )
 
 

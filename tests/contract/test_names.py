@@ -82,7 +82,7 @@ def test_a_segment_a_token_is_verls_gae(batch: tuple[rr.Rollouts, torch.Tensor],
 def test_rewards_stand_on_the_last_token_of_their_segment() -> None:
     ids = torch.tensor([[0, 0, -1, 0, 1, -1], [-1, 0, 1, 2, 2, -1], [-1] * 6])
     segments = rr.Segments(ids, torch.tensor([2, 3, 0]))
-    credit = rr.Credit(torch.zeros(3, 6), torch.zeros(3, 6), segments, torch.zeros(3, 3), torch.zeros(3, 3))
+    credit = rr.Credit(torch.zeros(3, 6), torch.zeros(3, 6), segments, *torch.zeros(3, 3, 3))
     credit.segment_rewards[:] = torch.tensor([[1.0, 2.0, 0.0], [3.0, 4.0, 5.0], [0.0, 0.0, 0.0]])
     expected = [[0, 0, 0, 1, 2, 0], [0, 3, 4, 0, 5, 0], [0] * 6]
     assert rewards_at_ends(credit).tolist() == expected

@@ -318,9 +318,9 @@ def test_wandb_has_the_table(written: Path, history: dict[int, dict[str, Any]], 
 
 def test_what_is_not_finite_is_left_out_and_counted() -> None:
     given = batch(9)
-    values, rewards = given.credit.values.clone(), given.credit.segment_rewards.clone()
-    values[0, 1], rewards[1, 1], rewards[2, 2] = torch.nan, torch.inf, torch.nan
-    broken = dataclasses.replace(given.credit, values=values, segment_rewards=rewards)
+    values, deltas = given.credit.values.clone(), given.credit.deltas.clone()
+    values[0, 1], deltas[1, 1], deltas[2, 2] = torch.nan, torch.inf, torch.nan
+    broken = dataclasses.replace(given.credit, values=values, deltas=deltas)
     drawn, dropped = histograms([credit_numbers(broken)])
     assert dropped == 3
     assert all(np.isfinite(found.edges).all() for found in drawn.values())
@@ -329,7 +329,7 @@ def test_what_is_not_finite_is_left_out_and_counted() -> None:
         == len(credit_numbers(broken)["rredcot/credit/histogram"]) - 2
     )
     assert all(np.isfinite(s.credit) for s in worst_samples(given.rows, given.rollouts, broken, BYTES))
-    nothing = dataclasses.replace(broken, values=values * torch.nan, segment_rewards=rewards * torch.nan)
+    nothing = dataclasses.replace(broken, values=values * torch.nan, deltas=deltas * torch.nan)
     assert "rredcot/credit/histogram" not in histograms([credit_numbers(nothing)])[0]
     assert worst_samples(given.rows, given.rollouts, nothing, BYTES) == []
 

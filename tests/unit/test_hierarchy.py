@@ -72,7 +72,7 @@ def test_every_level_sums_to_the_reward(levels: list[rr.Segments], seed: int) ->
     segments, mask = levels[-1], levels[-1].segment_ids >= 0
     rewards = torch.where(segments.exists, random_values(segments, seed), torch.nan)  # padding must not matter
     outcome = rewards.nansum(1)
-    credit = rr.Credit(torch.zeros(mask.shape), torch.zeros(mask.shape), segments, rewards, rewards)
+    credit = rr.Credit(torch.zeros(mask.shape), torch.zeros(mask.shape), segments, rewards, rewards, rewards)
     by_level = hierarchy.credit_by_level(credit, levels)
     for level, found in zip(levels, by_level, strict=True):
         assert found.shape == level.exists.shape

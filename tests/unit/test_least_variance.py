@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import rredcot_plugin as rr
+from rredcot_plugin.baselines.weights import FLOOR, gradient_norm_proxy, weighted_others_mean
 from rredcot_plugin.groups import group_stats
 from rredcot_plugin.values.calibration import LabelledStates, OutcomeCalibrator
 from rredcot_plugin.values.features import NAMES
-from rredcot_plugin.values.least_variance import FLOOR, surprise, weighted_others_mean
 from tests.unit.test_tabular import EXACT, SeesItself, bias_of_calibrated
 
 OPTIONS = {"segmenter": "fixed", "segmenter_kwargs": {"tokens": 3}, "baseline": "least_variance"}
@@ -41,9 +41,9 @@ def test_a_fit_that_sees_the_own_outcome_is_found_out() -> None:
     assert bias_of_calibrated(1, SeesItself, baseline="least_variance", calibrate="none") > 0.01
 
 
-def test_surprise_is_the_squared_distance_of_each_token_from_certainty(rollouts: rr.Rollouts) -> None:
+def test_the_proxy_is_the_squared_distance_of_each_token_from_certainty(rollouts: rr.Rollouts) -> None:
     segments = CONFIG.build_segmenter()(rollouts)
-    found = surprise(rollouts, segments)
+    found = gradient_norm_proxy(rollouts, segments)
     assert rollouts.log_probs is not None
     first = (1 - rollouts.log_probs[0, :3].exp()).square().sum()
     assert float(found[0, 0]) == pytest.approx(float(first) + FLOOR)
@@ -174,7 +174,7 @@ def test_the_expected_gradient_stays_exact_with_one_baseline_a_trace(seed: int) 
     assert bias_of_calibrated(seed, OutcomeCalibrator, baseline="trace") < EXACT
 
 
-def test_one_baseline_a_trace_is_the_mean_of_the_others_weighed_by_their_surprise(rollouts: rr.Rollouts) -> None:
+def test_one_baseline_a_trace_is_the_mean_of_the_others_weighted_by_gradient_length(rollouts: rr.Rollouts) -> None:
     credit = rr.assign_credit(rollouts, replace(CONFIG, baseline="trace"))
     assert rollouts.log_probs is not None and credit.baselines is not None
     square = torch.where(rollouts.response_mask, (1 - rollouts.log_probs.exp()).square(), 0.0).sum(1).double()
@@ -242,7 +242,7 @@ def test_without_log_probs_and_with_given_values_the_default_stays_with_values(r
 
 
 def test_an_unknown_baseline_is_named() -> None:
-    with pytest.raises(ValueError, match=r"baseline='values'.*'value'.*auto, value, least_variance"):
+    with pytest.raises(ValueError, match=r"baseline='values'.*'value'.*auto, least_variance, token, trace, value"):
         rr.RRedCoTConfig(baseline="values")
 
 

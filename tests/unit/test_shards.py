@@ -25,7 +25,7 @@ from rredcot_plugin.shards import (
     parcel,
     plan_in_parts,
     split_groups,
-    surprise_in_parts,
+    state_weight_in_parts,
     unparcel,
 )
 from rredcot_plugin.values.features import boundary_features
@@ -92,7 +92,7 @@ def in_parts(rows: StepRows, config: rr.RRedCoTConfig, parts: int) -> tuple[Seen
     signal = rows.rollouts.log_probs
     assert signal is not None
     assert all(ask("hear", [(signal[index], None) for index in indices]))
-    maps = {"features": features_in_parts, "importance": surprise_in_parts}
+    maps = {"features": features_in_parts, "state_weight": state_weight_in_parts}
     return seen, plan, {name: partial(function, indices, ask) for name, function in maps.items()}
 
 

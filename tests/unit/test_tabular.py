@@ -295,8 +295,10 @@ def test_a_boundary_must_not_depend_on_the_token_behind_it() -> None:
 class SeesItself(OutcomeCalibrator):
     """Holds out each state on its own, so that the other states of its trace tell it the outcome."""
 
-    def calibrate(self, states: LabelledStates, fold: torch.Tensor, *rest: object) -> torch.Tensor | None:
-        return super().calibrate(states, torch.arange(len(fold)))
+    def calibrate(
+        self, states: LabelledStates, fold: torch.Tensor, *rest: object, remember: bool = True
+    ) -> torch.Tensor | None:
+        return super().calibrate(states, torch.arange(len(fold)), remember=remember)
 
     def baselines(self, states: LabelledStates, fold: torch.Tensor, *rest: object) -> torch.Tensor | None:
         return super().baselines(states, torch.arange(len(fold)))

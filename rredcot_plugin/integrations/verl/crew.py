@@ -33,7 +33,7 @@ from rredcot_plugin.shards import (
     parcel,
     plan_in_parts,
     split_groups,
-    surprise_in_parts,
+    state_weight_in_parts,
     unparcel,
 )
 from rredcot_plugin.types import Rollouts, Segments, check_partition
@@ -112,8 +112,8 @@ class CrewMember:
     def features(self, *states: Any) -> torch.Tensor:
         return self._work.features(*states)
 
-    def surprise(self) -> torch.Tensor:
-        return self._work.surprise()
+    def state_weight(self) -> torch.Tensor:
+        return self._work.state_weight()
 
 
 @contextlib.contextmanager
@@ -213,14 +213,14 @@ class Crew:
                 self._take_over(error)
         return self._here.features(*states)
 
-    def surprise(self, rollouts: Rollouts, segments: Segments) -> torch.Tensor:
-        """``surprise`` of the batch that was planned last, with its arguments."""
+    def state_weight(self, rollouts: Rollouts, segments: Segments) -> torch.Tensor:
+        """``gradient_norm_proxy`` of the batch that was planned last, with its arguments."""
         if self.processes:
             try:
-                return surprise_in_parts(self._indices, self._ask, rollouts, segments)
+                return state_weight_in_parts(self._indices, self._ask, rollouts, segments)
             except LOST as error:
                 self._take_over(error)
-        return self._here.surprise()
+        return self._here.state_weight()
 
     def _take_over(self, error: Exception) -> None:
         """Go on alone in the middle of a step."""

@@ -54,7 +54,7 @@ class Sample:
 def credit_numbers(credit: Credit) -> dict[str, np.ndarray]:
     """The numbers of each histogram: one a segment, a boundary behind the prompt, or a trace.
 
-    Credit is δ: the redistributed reward without the value of the prompt, which the first segment did not earn.
+    Credit is δ.
     """
     segments, exists = credit.segments, credit.segments.exists
     rows = torch.arange(len(exists))[:, None]
@@ -63,20 +63,13 @@ def credit_numbers(credit: Credit) -> dict[str, np.ndarray]:
     owners = (segments.segment_ids + rows * segments.max_segments)[real]
     lengths = owners.unique_consecutive(return_counts=True)[1]
     numbers = {
-        "rredcot/credit/histogram": deltas_of(credit)[exists],
+        "rredcot/credit/histogram": credit.deltas[exists],
         "rredcot/credit/segment_advantage/histogram": credit.advantages[real][lengths.cumsum(0) - lengths],
         "rredcot/value/boundary/histogram": credit.values[:, 1:][exists[:, 1:]],
         "rredcot/segments/tokens/histogram": lengths,
         "rredcot/segments/per_trace/histogram": segments.num_segments,
     }
     return {name: x.detach().cpu().double().numpy() for name, x in numbers.items()}
-
-
-def deltas_of(credit: Credit) -> torch.Tensor:
-    """δ (B, S), 0 in the padding."""
-    deltas = credit.segment_rewards.clone()
-    deltas[:, 0] -= credit.values[:, 0]
-    return torch.where(credit.segments.exists, deltas, 0.0)
 
 
 def histograms(batches: Sequence[Mapping[str, np.ndarray]]) -> tuple[dict[str, Histogram], int]:
@@ -116,7 +109,7 @@ def histogram(values: np.ndarray, whole: bool = False) -> Histogram:
 
 def worst_samples(rows: StepRows, rollouts: Rollouts, credit: Credit, table: TokenBytes) -> list[Sample]:
     """The segments with the lowest credit, worst first: one a group, at most ``MAX_SAMPLES``."""
-    deltas = deltas_of(credit)
+    deltas = credit.deltas
     usable = credit.segments.exists & torch.isfinite(deltas)
     if not bool(usable.any()):
         return []

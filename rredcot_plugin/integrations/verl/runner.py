@@ -336,7 +336,7 @@ class CreditRunner:
             probed=probed,
             calibrator=self.calibrator,
             features=self._crew.features,
-            importance=self._crew.surprise,
+            state_weight=self._crew.state_weight,
         )
         return credit, rollouts
 

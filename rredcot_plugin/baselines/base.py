@@ -1,0 +1,59 @@
+"""What a baseline gets and what it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rredcot_plugin.groups import Outcomes
+from rredcot_plugin.types import Rollouts, Segments
+from rredcot_plugin.values.fit import StepFit
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known of a batch when its baselines are asked for.
+
+    ``values`` is V̂ of the state before each segment, 0 in the padding. ``fit`` regresses outcomes on what is known of
+    a state, on other groups and past steps. ``state_weight`` computes ``gradient_norm_proxy`` of every segment, (B, S);
+    the rollouts need not carry log-probs themselves where the host computes it elsewhere.
+    """
+
+    rollouts: Rollouts
+    segments: Segments
+    outcomes: Outcomes
+    values: Float[Tensor, "B S"]
+    fit: StepFit
+    state_weight: Callable[[], Tensor]
+
+
+class Baseline(Protocol):
+    """b, what the advantage of a segment or token is measured from: Â + V̂ − b, which is the return minus b at λ = 1.
+
+    Returns (B, S), a number per segment; or (B, T), a number per token, where the class attribute ``per_token`` is
+    true. What it returns in the padding or on masked tokens is ignored. The gradient stays exact (λ = 1,
+    ``scale: none``) if b is a function of the tokens before the segment (or token) and of *other* rollouts.
+
+    Optional class attributes:
+
+    ``per_token`` (default false): see above.
+    ``needs`` (default none): fields of ``Rollouts`` that it reads besides the tokens' mask and rewards, such as
+    ``("log_probs", "sum_pi_squared")``; in verl the driver then reads them, and ``sum_pi_squared`` is computed.
+    """
+
+    def __call__(self, evidence: Evidence) -> Float[Tensor, "B S"] | Float[Tensor, "B T"]: ...
+
+
+def is_per_token(baseline: Any) -> bool:
+    """Whether a baseline returns a number per token."""
+    return bool(getattr(baseline, "per_token", False))
+
+
+def needs_of(baseline: Any) -> tuple[str, ...]:
+    """The fields of ``Rollouts`` that a baseline reads."""
+    return tuple(getattr(baseline, "needs", ()))

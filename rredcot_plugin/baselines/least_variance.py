@@ -1,0 +1,36 @@
+"""``baseline: least_variance``: the baseline that leaves the gradient the least variance, which is not the value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from rredcot_plugin.baselines.base import Evidence
+from rredcot_plugin.baselines.weights import weighted_others_mean
+from rredcot_plugin.registry import register_baseline
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+
+@register_baseline("least_variance")
+@dataclass(frozen=True)
+class LeastVarianceBaseline:
+    """Outcomes regressed on what is known of a state, weighted by the gradient length of the segment that follows.
+
+    At λ = 1 a state's baseline b adds (R − b)·∇ log π(segment) to the gradient. Its variance is least not at b = E[R]
+    but at b = E[R·‖∇ log π‖²] / E[‖∇ log π‖²]: where what the actor finds improbable mostly fails, that lies below V.
+    Any function of the state and of other rollouts leaves the expectation alone (Weaver and Tao, "The optimal reward
+    baseline for gradient-based reinforcement learning", 2001), so at λ < 1 too it takes V̂'s place as what Â is
+    measured from. ``gradient_norm_proxy`` stands in for ‖∇ log π‖². The baseline of the first segment is the mean of
+    the other rollouts, weighted in the same way.
+    """
+
+    def __call__(self, evidence: Evidence) -> Float[Tensor, "B S"]:
+        outcomes, weight = evidence.outcomes, evidence.state_weight()
+        first = weighted_others_mean(outcomes.total, weight[:, 0], outcomes.stats, outcomes.finite)
+        fitted = evidence.fit.baselines(weight, first)
+        return torch.cat([first[:, None], fitted[:, 1:]], dim=1)

@@ -1,0 +1,120 @@
+"""The calibrator's fits of one step: which states they see, and the fitted numbers in their places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+
+from rredcot_plugin.groups import Outcomes, group_stats
+from rredcot_plugin.types import Rollouts, Segments
+from rredcot_plugin.values.calibration import (
+    LabelledStates,
+    OutcomeCalibrator,
+    fold_of_groups,
+    sample_of_groups,
+)
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+    from torch import Tensor
+
+FeatureMap = Callable[..., torch.Tensor]
+"""With the arguments of ``boundary_features``, and its result."""
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """The M states that a fit sees or values, at ``at`` (B, S), with their folds; ``counted`` of them are fitted."""
+
+    states: LabelledStates
+    fold: Int[Tensor, " M"]
+    counted: Bool[Tensor, " M"]
+    at: Bool[Tensor, "B S"]
+
+    def spread(
+        self,
+        fitted: Float[Tensor, " M"] | None,
+        otherwise: Float[Tensor, " B"],
+        elsewhere: Float[Tensor, "B S"] | None = None,
+    ) -> Float[Tensor, "B S"]:
+        """The fitted numbers in their places, ``elsewhere`` around them; ``otherwise`` everywhere if there are none."""
+        everywhere = otherwise[:, None].expand(self.at.shape)
+        if fitted is None:
+            return everywhere
+        result = (everywhere if elsewhere is None else elsewhere).clone()
+        result[self.at] = fitted.to(result.dtype)
+        return result
+
+
+@dataclass(eq=False)
+class StepFit:
+    """Regressions of the outcome on the features of every state after a prompt, cross-fitted over groups.
+
+    Features are computed when the first fit asks for them. The step joins the calibrator's window with ``remember``,
+    after all fits of the step.
+    """
+
+    rollouts: Rollouts
+    segments: Segments
+    raw: Float[Tensor, "B S"]
+    """Values as the estimator gave them: a feature of each state."""
+    outcomes: Outcomes
+    calibrator: OutcomeCalibrator
+    features: FeatureMap
+    _state_weight: Float[Tensor, "B S"] | None = None
+
+    def values(self, prior: Float[Tensor, " B"]) -> tuple[Float[Tensor, "B S"], dict[str, float]]:
+        """Calibrated V̂ of every state, and metrics of the fit; ``prior`` everywhere where nothing can be fitted."""
+        labelled = self.labelled
+        fitted = self.calibrator.calibrate(labelled.states, labelled.fold, labelled.counted, remember=False)
+        notes = {"rredcot/fallback/uncalibrated/mean": float(fitted is None)} | self.calibrator.notes()
+        return labelled.spread(fitted, prior, self.raw), notes
+
+    def baselines(
+        self, state_weight: Float[Tensor, "B S"], otherwise: Float[Tensor, " B"]
+    ) -> Float[Tensor, "B S"]:
+        """The same regression with states weighted by ``state_weight`` ≥ 0; ``otherwise`` at the prompt, and everywhere
+        where nothing can be fitted. Past steps keep the weights that they came with."""
+        self._state_weight = state_weight
+        labelled = self._weighted()
+        fitted = self.calibrator.baselines(labelled.states, labelled.fold, labelled.counted)
+        return labelled.spread(fitted, otherwise)
+
+    def remember(self) -> None:
+        """Let the step join the calibrator's window, if a fit has used it."""
+        if "labelled" in self.__dict__:
+            labelled = self._weighted()
+            self.calibrator.remember(labelled.states, labelled.counted)
+
+    def _weighted(self) -> Labelled:
+        """The states with the weights that a baseline gave them; alike if none did."""
+        labelled = self.labelled
+        if self._state_weight is None:
+            return labelled
+        weight = self._state_weight[labelled.at].double()
+        return replace(labelled, states=replace(labelled.states, importance=weight))
+
+    @cached_property
+    def labelled(self) -> Labelled:
+        """Features, outcome and weight of every state after a prompt."""
+        segments, score, finite = self.segments, self.outcomes.score, self.outcomes.finite
+        calibrator, group_ids = self.calibrator, self.rollouts.group_ids
+        low, high = calibrator.span(score[finite])
+        width = max(high - low, 1e-6)
+        stats = group_stats(score, group_ids, finite)
+        unit = ((self.raw - low) / width).clamp(0, 1)
+        others, outcome = (((x - low) / width).clamp(0, 1) for x in (stats.others_mean, score))
+        looked_at = self.features(self.rollouts, segments, unit, stats, others, outcome, finite)
+        at = segments.exists & finite[:, None]
+        at = at & (torch.arange(segments.max_segments, device=at.device)[None, :] > 0)
+        weight = (at / at.sum(dim=1, keepdim=True).clamp(min=1))[at].double()  # every trace counts once
+        labels = score[:, None].expand_as(self.raw)[at].double()
+        states = LabelledStates(looked_at[at], labels, weight, torch.ones_like(weight))
+        folds = fold_of_groups(group_ids).to(at.device)
+        sampled = sample_of_groups(group_ids, at.sum(dim=1), calibrator.max_states).to(at.device)
+        fold, counted = (x[:, None].expand_as(at)[at] for x in (folds, sampled))
+        return Labelled(states, fold, counted, at)
