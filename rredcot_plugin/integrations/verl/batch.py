@@ -26,8 +26,10 @@ FIELDS = [
     "extra_info",
 ]
 
+REWARD_FIELDS = ["data_source", "reward_model", "extra_info", "raw_prompt", "uid"]
+
 SIGNALS = {"old_log_probs": "log_probs", "entropy": "entropies"}
-"""verl's fields, and what they are called here."""
+"""verl's fields of the log-prob pass, and the fields of ``Rollouts`` that they become."""
 
 
 def padded(nested: torch.Tensor, width: int) -> torch.Tensor:
@@ -105,13 +107,36 @@ class BatchSource:
         data = self._get(list(fields))
         return [padded(data[field], width).float() for field in fields]
 
+    def answers(self) -> list[torch.Tensor]:
+        """Per row the seconds and log-probs of its probes, as the engine has written them."""
+        return [row.cpu() for row in self._get([wire.LOG_PROBS])[wire.LOG_PROBS].unbind()]
+
+    def reward_fields(self) -> list[dict[str, Any]]:
+        """What verl's reward workers get of each row beside its tokens."""
+        data = self._get(REWARD_FIELDS)
+        columns = {name: column_entries(data.get(name, None)) for name in REWARD_FIELDS}
+        known = {name: column for name, column in columns.items() if column is not None}
+        return [{name: column[i] for name, column in known.items()} for i in range(len(self.keys))]
+
     def put_probes(self, vectors: Sequence[torch.Tensor]) -> None:
         """Lay down what ``probes.layout.pack`` made of every row's probes, for the engine."""
-        fields = TensorDict({wire.PROBES: wire.jagged(vectors)}, batch_size=len(vectors))
-        tq.kv_batch_put(keys=self.keys, partition_id=self.partition_id, fields=fields)
+        self._put({wire.PROBES: wire.jagged(vectors)})
+
+    def put_answer_starts(self, starts: Sequence[int]) -> None:
+        """Lay down where the answer of each row begins, for the engine."""
+        self._put({wire.ANSWER_START: wire.pack_starts(starts)})
+
+    def _put(self, fields: dict[str, torch.Tensor]) -> None:
+        rows = TensorDict(fields, batch_size=len(self.keys))
+        tq.kv_batch_put(keys=self.keys, partition_id=self.partition_id, fields=rows)
 
     def _get(self, fields: list[str]) -> TensorDict:
         return tq.kv_batch_get(keys=self.keys, partition_id=self.partition_id, select_fields=fields)
+
+
+def open_rows(batch: Any, rows: Sequence[int], *, reference_column: str = "references") -> BatchSource:
+    """These rows of verl's batch (``KVBatchMeta``)."""
+    return BatchSource([batch.keys[row] for row in rows], batch.partition_id, reference_column)
 
 
 def tokenless(mask: torch.Tensor, rewards: torch.Tensor, group_ids: Sequence[str]) -> Rollouts:

@@ -13,19 +13,16 @@ from typing import Any
 
 import numpy as np
 import torch
-import transfer_queue as tq
 from tensordict import TensorDict
 from tqdm import tqdm
 from verl.protocol import DataProto
 
-from rredcot_plugin.integrations.verl.batch import column_entries
 from rredcot_plugin.rows import StepRows
 from rredcot_plugin.types import Segments
 from rredcot_plugin.values.monte_carlo import MonteCarloEstimator
 
 logger = logging.getLogger(__name__)
 
-REWARD_FIELDS = ["data_source", "reward_model", "extra_info", "raw_prompt", "uid"]
 SEEDED = ("vllm", "hf_cpu")
 """Rollout engines that take a ``seed`` with each request."""
 
@@ -172,13 +169,6 @@ def reward_input(prompt: Sequence[int], response: Sequence[int], fields: dict[st
         extra[name] = np.empty(1, dtype=object)  # np.array([...]) would unpack a list of messages
         extra[name][0] = value
     return DataProto(batch=TensorDict(batch, batch_size=1), non_tensor_batch=extra)
-
-
-def reward_fields(keys: Sequence[str], partition_id: str) -> list[dict[str, Any]]:
-    """What the reward function gets beside the tokens, for each row."""
-    data = tq.kv_batch_get(keys=list(keys), partition_id=partition_id, select_fields=REWARD_FIELDS)
-    columns = {name: column_entries(data.get(name, None)) for name in REWARD_FIELDS}
-    return [{name: column[i] for name, column in columns.items() if column is not None} for i in range(len(keys))]
 
 
 def _wanted(rows: StepRows, segments: Segments, first_state: int) -> list[tuple[State, int, int]]:

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from verl.utils.debug import marked_timer
 
-from rredcot_plugin.integrations.verl.batch import BatchSource
-from rredcot_plugin.integrations.verl.continuations import Continuations, reward_fields
-from rredcot_plugin.integrations.verl.sessions import RowRoles, row_roles
+from rredcot_plugin.integrations.verl.continuations import Continuations
+from rredcot_plugin.integrations.verl.plane import OpenRows
+from rredcot_plugin.integrations.verl.sessions import row_roles
 from rredcot_plugin.rows import StepRows
 from rredcot_plugin.types import Segments
 from rredcot_plugin.values.monte_carlo import MonteCarloEstimator
@@ -26,12 +26,12 @@ class MonteCarloHook:
         self,
         trainer: Any,
         estimator: MonteCarloEstimator,
-        source: Callable[[Any, RowRoles], BatchSource],
+        open_rows: OpenRows,
         segmenter: Callable[[StepRows], Segments],
         first_state: int,
     ) -> None:
         self._trainer, self._estimator = trainer, estimator
-        self._source, self._segmenter, self._first_state = source, segmenter, first_state
+        self._open, self._segmenter, self._first_state = open_rows, segmenter, first_state
         self._continuations: Continuations | None = None
         self._sampled: Any = None
         self._values: dict[str, torch.Tensor] = {}
@@ -58,8 +58,8 @@ class MonteCarloHook:
             if self._continuations is None:
                 self._continuations = Continuations(self._trainer, self._estimator)
             roles = row_roles(batch.keys, batch.tags)
-            source = self._source(batch, roles)
-            rows, fields = source.rows(), reward_fields(source.keys, source.partition_id)
+            plane = self._open(batch, roles.active)
+            rows, fields = plane.rows(), plane.reward_fields()
             segments = self._segmenter(rows)
             values, self._metrics = self._continuations.values(
                 self._trainer.global_steps, rows, fields, segments, self._first_state

@@ -1,269 +1,130 @@
-"""One step of credit assignment inside verl's trainer: before, in and behind the log-prob pass."""
+"""One step of credit assignment inside verl's trainer: before, in and after the log-prob pass.
+
+The parts can be driven one by one: ``reading.py`` (rows, signals, scores), ``exchange.py`` (probes there, log-probs
+back), ``credit.py`` (rewards to advantages). All of them reach rows through ``plane.DataPlane``, and of verl's trainer
+read ``config``, ``global_steps``, ``local_trigger_step``, ``parameter_sync_step``, ``use_critic``, ``logger``,
+``timing_raw``, ``resource_pool_manager.get_n_gpus()`` and, for probes as rows of their own, ``actor_rollout_wg``.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-import transfer_queue as tq
-from verl.trainer.ppo import core_algos
 from verl.utils.debug import marked_timer
 
 from rredcot_plugin.alignment import TokenBytes
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.encoding import ProbeEncoder
 from rredcot_plugin.integrations.verl import wire
-from rredcot_plugin.integrations.verl.attribution import ask_attribution, read_attribution
-from rredcot_plugin.integrations.verl.batch import BatchSource, onto_unmasked, tokenless
-from rredcot_plugin.integrations.verl.batched import batched_log_probs
+from rredcot_plugin.integrations.verl.batch import open_rows
+from rredcot_plugin.integrations.verl.credit import credit_of_step, gae_of_critic
 from rredcot_plugin.integrations.verl.crew import Crew
 from rredcot_plugin.integrations.verl.dump import Dumper
 from rredcot_plugin.integrations.verl.estimator import RED
-from rredcot_plugin.integrations.verl.monte_carlo import MonteCarloHook
-from rredcot_plugin.integrations.verl.prefix_scores import PrefixScorer
-from rredcot_plugin.integrations.verl.sessions import RowRoles, row_roles
-from rredcot_plugin.integrations.verl.settings import why_not_in_pass
-from rredcot_plugin.integrations.verl.tokens import fit_width, rewards_at_ends, share_with_sessions
+from rredcot_plugin.integrations.verl.exchange import ProbeExchange
+from rredcot_plugin.integrations.verl.plane import OpenRows
+from rredcot_plugin.integrations.verl.reading import StepReader
+from rredcot_plugin.integrations.verl.step import StepState
+from rredcot_plugin.integrations.verl.tokens import fit_width, share_with_sessions
 from rredcot_plugin.integrations.verl.tracking import CreditTracker
-from rredcot_plugin.pipeline import assign_credit
-from rredcot_plugin.probes.layout import pack
-from rredcot_plugin.probing import ProbePlan, plan_metrics
 from rredcot_plugin.rows import StepRows
-from rredcot_plugin.shards import Seen
-from rredcot_plugin.types import MASKED, Credit, Rollouts, Segments
-from rredcot_plugin.values.base import NO_PROBES, leaves, scores_read
-from rredcot_plugin.values.monte_carlo import MonteCarloEstimator
+from rredcot_plugin.types import Credit, Rollouts
 from rredcot_plugin.values.reference import reference_column
-from rredcot_plugin.values.reward_model import RewardModelEstimator
 
 logger = logging.getLogger(__name__)
 
 STATE_FILE = "rredcot.pt"
 
 
-@dataclass
-class StepState:
-    """What is known of the batch at hand between the two halves of a step. ``rows`` is None where none of its tokens
-    are needed in the driver."""
-
-    roles: RowRoles
-    source: BatchSource
-    rows: StepRows | None
-    seen: Seen
-    plan: ProbePlan
-    group_ids: list[str]
-    log_probs: Sequence[Sequence[float] | torch.Tensor] | None = None
-    has_log_probs: bool = False
-    signals: dict[str, torch.Tensor] = field(default_factory=dict)
-    token_scores: dict[str, torch.Tensor] = field(default_factory=dict)
-
-    @property
-    def segments(self) -> Segments:
-        return self.seen.levels[-1]
-
-    @property
-    def width(self) -> int:
-        return self.segments.segment_ids.shape[1]
-
-    @property
-    def held(self) -> StepRows:
-        """The rows, where something is asked for that needs them."""
-        assert self.rows is not None
-        return self.rows
-
-
 class CreditRunner:
     """Holds what outlives a step: options, answer format, calibration window, chosen backend."""
 
-    def __init__(self, trainer: Any, settings: RRedCoTConfig) -> None:
+    def __init__(self, trainer: Any, settings: RRedCoTConfig, rows_of: OpenRows | None = None) -> None:
         self.trainer = trainer
         self.settings = settings
         self.calibrator = settings.build_calibrator()
         self.state: StepState | None = None
+        if rows_of is None:
+            column = reference_column(settings.build_value_estimator())
+            rows_of = functools.partial(open_rows, reference_column=column)
+        self.exchange = ProbeExchange(trainer, settings.probe_backend, rows_of)
+        self.reader = StepReader(trainer, settings, rows_of)
         self._table: TokenBytes | None = None
         self._crew: Crew | None = None
-        self.backend = self._choose_backend()
-        self.estimator = settings.build_value_estimator()
-        self.reads = scores_read(self.estimator)
-        self._own = any(not type(leaf).__module__.startswith("rredcot_plugin.") for leaf in leaves(self.estimator))
-        self._attributions = self.reads & wire.SCORES.keys()
         mini_batches = trainer.parameter_sync_step
         self._tracker = CreditTracker(settings.log_every, mini_batches)
         self._dumper = None
         if settings.dump_dir:
             self._dumper = Dumper(Path(settings.dump_dir), settings.dump_max_mb, mini_batches)
-        self._monte_carlo: MonteCarloHook | None = None
-        self._scorer: PrefixScorer | None = None
-        for leaf in leaves(self.estimator):
-            if isinstance(leaf, RewardModelEstimator):
-                self._scorer = PrefixScorer(trainer, leaf)
-            if isinstance(leaf, MonteCarloEstimator):
-                first_state = 1 if settings.prior_from_group else 0
-                self._monte_carlo = MonteCarloHook(trainer, leaf, self._source, self._segments, first_state)
 
-    def on_sampled(self) -> None:
-        """Called between sampling and everything else of a step."""
-        if self._monte_carlo is not None:
-            self._monte_carlo.on_sampled()
-
-    def _source(self, batch: Any, roles: RowRoles) -> BatchSource:
-        keys = [batch.keys[row] for row in roles.active]
-        return BatchSource(keys, batch.partition_id, reference_column(self.estimator))
-
-    def _segments(self, rows: StepRows) -> Segments:
-        assert self._table is not None
-        return self.settings.build_levels(rows.read(self._table).rollouts)[-1]
-
-    def _needs_rows(self) -> bool:
-        """Whether anything in the driver looks at tokens or their signals in this step."""
-        trainer, step = self.trainer, self.trainer.global_steps
-        read_by_estimator = (
-            self._own or self.reads or any(leaf.proposes == NO_PROBES for leaf in leaves(self.estimator))
-        )
-        read_by_verl = trainer.use_critic or trainer.config.algorithm.use_kl_in_reward
-        dumped = self._dumper is not None and step % self.settings.dump_every == 0
-        batched = self.backend == "batched"
-        return bool(
-            batched or read_by_estimator or read_by_verl or dumped or self._tracker.is_due(trainer.logger, step)
-        )
-
-    def _choose_backend(self) -> str:
-        wanted = self.settings.probe_backend
-        reason = why_not_in_pass(self.trainer.config)
-        if wanted == "batched" or reason is None:
-            return "cached" if wanted == "auto" else wanted
-        logger.warning(
-            "rredcot: probes run as rows of their own (probe_backend=batched, slower), because of %s", reason
-        )
-        return "batched"
+    @property
+    def crew(self) -> Crew:
+        assert self._crew is not None
+        return self._crew
 
     def attach_tokenizer(self, tokenizer: Any) -> None:
         """Read the tokenizer once; raises ``ValueError`` for one without offsets, or unlike the reward model's."""
-        if self._scorer is not None:
-            self._scorer.check(tokenizer)
-        self._table = TokenBytes.from_tokenizer(tokenizer)
+        if self.reader.scorer is not None:
+            self.reader.scorer.check(tokenizer)
+        self._table = self.reader.table = TokenBytes.from_tokenizer(tokenizer)
         s = self.settings
         encoder = ProbeEncoder(tokenizer, s.bridge, s.terminator, s.max_probe_tokens)
-        self._crew = Crew(s, self._table, encoder, delivers=self.backend != "batched")
+        self._crew = Crew(s, self._table, encoder, delivers=self.exchange.in_pass)
 
     def setup(self) -> None:
         """Start what needs workers of its own, once verl's stand."""
-        if self._scorer is not None:
-            self._scorer.setup()
+        if self.reader.scorer is not None:
+            self.reader.scorer.setup()
+
+    def on_sampled(self) -> None:
+        """Called between sampling and everything else of a step."""
+        if self.reader.monte_carlo is not None:
+            self.reader.monte_carlo.on_sampled()
 
     def compute_old_log_prob(self, batch: Any, metrics: dict, compute: Callable[[Any, dict], Any]) -> Any:
         """Segment, ask for the probes in verl's own log-prob pass (``compute``), read the answers."""
         timing = getattr(self.trainer, "timing_raw", {})
         with marked_timer("rredcot_plan", timing):
             self.state = state = self._plan(batch, metrics)
-        in_pass = self.backend != "batched" and state.plan.size > 0
-        if in_pass:
-            self._put_idle(batch, state.roles)
-            batch.extra_info[wire.BACKEND] = self.backend
-        if self._attributions:
-            ask_attribution(batch, self._attributions, state.roles, state.held, state.segments)
+        asked = self.exchange.ask(batch, state)
+        self.reader.ask(batch, state)
         extra_info = batch.extra_info
         batch = compute(batch, metrics)
         for info in (extra_info, batch.extra_info):
             info.pop(wire.BACKEND, None)
             info.pop(wire.ATTRIBUTION, None)
-        if in_pass:
-            self._read_answers(batch, state, metrics)
-        self._read_signals(state)
-        self._read_token_scores(batch, state, metrics)
-        if self.backend == "batched" and state.plan.size:
+        if asked:
+            self.exchange.read(batch, state, self.crew, metrics)
+        self.reader.read_signals(state, self.crew)
+        self.reader.read_token_scores(batch, state, metrics)
+        if not self.exchange.in_pass and state.plan.size:
             with marked_timer("rredcot_probes", timing):
-                state.log_probs = self._batched(state.held, state.plan)
-        metrics["rredcot/probes/in_pass/mean"] = float(in_pass and self.backend != "batched")
+                self.exchange.run(state)
+        metrics["rredcot/probes/in_pass/mean"] = float(asked and self.exchange.in_pass)
         return batch
 
     def _plan(self, batch: Any, metrics: dict) -> StepState:
-        """Segments and probes, the latter laid down for the engine unless they run as rows of their own."""
-        assert self._crew is not None and self._table is not None
-        roles = row_roles(batch.keys, batch.tags)
-        source = self._source(batch, roles)
-        seen, plan = self._crew.plan(source, [batch.tags[row]["response_len"] for row in roles.active])
-        rows = self._crew.rows
-        if rows is None and self._needs_rows():
-            rows = source.rows()
-            rows = rows.read(self._table) if self._own else rows
-        metrics.update(plan_metrics(plan, seen.tokens))
-        metrics["rredcot/plan/processes/mean"] = float(self._crew.processes)
-        return StepState(roles, source, rows, seen, plan, self._crew.group_ids)
+        return self.reader.plan(batch, self.crew, metrics, needs_rows=self._needs_rows())
 
-    def _read_token_scores(self, batch: Any, state: StepState, metrics: dict) -> None:
-        """What estimators without probes read."""
-        if self._attributions:
-            state.token_scores.update(read_attribution(state.source, self._attributions, state.width))
-        if self._monte_carlo is not None:
-            found, cost = self._monte_carlo.take(batch.keys, state.roles.active, state.width)
-            state.token_scores["monte_carlo"] = found
-            metrics.update(cost)
-        if self._scorer is not None:
-            with marked_timer("rredcot_reward_model", getattr(self.trainer, "timing_raw", {})):
-                state.token_scores["reward_model"] = self._scorer.scores(state.held)
-
-    def _put_idle(self, batch: Any, roles: RowRoles) -> None:
-        """No probes for the rows that take no part: the engine reads them of every row."""
-        active = set(roles.active)
-        idle = [key for row, key in enumerate(batch.keys) if row not in active]
-        if idle:
-            BatchSource(idle, batch.partition_id).put_probes([pack([])] * len(idle))
-
-    def _read_signals(self, state: StepState) -> None:
-        """The actor's log-probs and entropies, by whoever needs them."""
-        assert self._crew is not None
-        state.has_log_probs = self._crew.hear()
-        if state.rows is None:
-            return
-        if self._crew.rows is None:
-            state.signals = state.source.signals(state.width)
-        else:
-            heard = self._crew.rows.rollouts
-            found = {"log_probs": heard.log_probs, "entropies": heard.entropies}
-            state.signals = {name: signal for name, signal in found.items() if signal is not None}
-
-    def _read_answers(self, batch: Any, state: StepState, metrics: dict) -> None:
-        """The probes' log-probs."""
-        assert self._crew is not None
-        data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=[wire.LOG_PROBS])
-        answers = data[wire.LOG_PROBS].unbind()
-        found = [answers[row][1:].cpu() for row in state.roles.active]
-        state.log_probs = found
-        if torch.cat(found).isnan().all():
-            logger.warning(
-                "rredcot: the engine cannot run probes in the log-prob pass of this model; from here on they run "
-                "as rows of their own (probe_backend=batched, slower)"
-            )
-            self.backend = "batched"
-            state.plan, state.rows = self._crew.undelivered(), self._crew.rows
-        else:
-            ranks = max(1, self.trainer.resource_pool_manager.get_n_gpus())
-            metrics["timing_s/rredcot_probes"] = float(sum(float(row[0]) for row in answers)) / ranks
-
-    def _batched(self, rows: StepRows, plan: ProbePlan) -> list[list[float]]:
-        config = self.trainer.config
-        rollout = config.actor_rollout_ref.rollout
-        traces = [
-            torch.cat([prompt.cpu(), rows.rollouts.token_ids[i, : rows.lengths[i]]])
-            for i, prompt in enumerate(rows.prompts)
-        ]
-        ranks = self.trainer.resource_pool_manager.get_n_gpus()
-        multiple = ranks * (rollout.log_prob_micro_batch_size_per_gpu or 1)
-        return batched_log_probs(
-            self.trainer.actor_rollout_wg, traces, plan.specs, temperature=rollout.temperature, multiple=multiple
-        )
+    def _needs_rows(self) -> bool:
+        """Whether anything in the driver looks at tokens or their signals in this step."""
+        trainer, step = self.trainer, self.trainer.global_steps
+        read_by_verl = trainer.use_critic or trainer.config.algorithm.use_kl_in_reward
+        dumped = self._dumper is not None and step % self.settings.dump_every == 0
+        shown = dumped or self._tracker.is_due(trainer.logger, step)
+        return bool(not self.exchange.in_pass or self.reader.needs_rows or read_by_verl or shown)
 
     def compute_advantage(self, batch: Any, metrics: dict) -> Callable[[torch.Tensor, torch.Tensor], tuple]:
         """The credit step that verl's ``_compute_advantage`` calls through the estimator."""
-        if self.trainer.use_critic and self.state is not None:
-            self.state.token_scores["critic"] = self.state.source.numbers(["values"], self.state.width)[0]
+        if self.state is not None:
+            self.reader.read_critic(self.state)
 
         def step(token_level_rewards: torch.Tensor, response_mask: torch.Tensor) -> tuple:
             with marked_timer("rredcot_credit", getattr(self.trainer, "timing_raw", {})):
@@ -276,9 +137,15 @@ class CreditRunner:
         if state is None:
             raise ValueError("rredcot: advantages were asked for before the log-prob pass of this step has run")
         self.state = None
-        credit, rollouts = self._assign(state, rewards)
+        kl_in_reward = self.trainer.config.algorithm.use_kl_in_reward
+        credit, rollouts = credit_of_step(
+            state, rewards, self.settings, self.crew, self.calibrator, kl_in_reward=kl_in_reward
+        )
         metrics.update(credit.metrics)
-        advantages, returns = self._tokens_of(credit, rollouts)
+        algorithm = self.trainer.config.algorithm
+        advantages, returns = credit.advantages, credit.returns
+        if str(algorithm.adv_estimator) == RED and self.trainer.use_critic:
+            advantages, returns = gae_of_critic(credit, rollouts, algorithm)
         used = dataclasses.replace(credit, advantages=advantages, returns=returns)
         advantages = share_with_sessions(fit_width(advantages, rewards), state.roles, response_mask)
         returns = share_with_sessions(fit_width(returns, rewards), state.roles, response_mask)
@@ -293,56 +160,6 @@ class CreditRunner:
         if self._dumper is not None and step % self.settings.dump_every == 0:
             self._dumper.write(step, mini_batch, rows, rollouts, credit, self._table)
         self._tracker.take(self.trainer.logger, step, mini_batch, rows, rollouts, credit, self._table)
-
-    def _tokens_of(self, credit: Credit, rollouts: Rollouts) -> tuple[torch.Tensor, torch.Tensor]:
-        """Advantages and returns of the active rows: the credit's own, or with ``red`` and a critic verl's GAE on
-        the redistributed rewards."""
-        config = self.trainer.config.algorithm
-        if str(config.adv_estimator) != RED or not self.trainer.use_critic:
-            return credit.advantages, credit.returns
-        mask = rollouts.response_mask.float()
-        values = (rollouts.token_scores or {})["critic"]
-        rewards = rewards_at_ends(credit)
-        return core_algos.compute_gae_advantage_return(rewards, values, mask, config.gamma, config.lam)
-
-    def _assign(self, state: StepState, rewards: torch.Tensor) -> tuple[Credit, Rollouts]:
-        """Credit of the active rows, with the rewards as verl has them by now (a KL penalty included)."""
-        assert self._crew is not None
-        ids = state.segments.segment_ids
-        mask = ids != MASKED
-        active = onto_unmasked(fit_width(rewards[state.roles.active].float().cpu(), ids), mask)
-        settings = self.settings
-        if state.rows is None:
-            rollouts = tokenless(mask, active, state.group_ids)
-            settings = dataclasses.replace(settings, baseline=settings.baseline_for(log_probs=state.has_log_probs))
-        else:
-            before = state.rows.rollouts
-            rollouts = dataclasses.replace(
-                before,
-                rewards=active,
-                penalties=self._penalties(active - before.rewards),
-                token_scores=state.token_scores,
-                log_probs=state.signals.get("log_probs"),
-                entropies=state.signals.get("entropies"),
-            )
-        probed = None
-        if state.log_probs is not None:
-            probed = state.plan.probed(state.log_probs, length_normalize=self.settings.length_normalize)
-        credit = assign_credit(
-            rollouts,
-            settings,
-            segments=state.segments,
-            coarse=state.seen.levels[0],
-            probed=probed,
-            calibrator=self.calibrator,
-            features=self._crew.features,
-            state_weight=self._crew.state_weight,
-        )
-        return credit, rollouts
-
-    def _penalties(self, added: torch.Tensor) -> torch.Tensor | None:
-        """What verl has put on single tokens since the reward came; NaN rewards have no penalty to keep."""
-        return added.nan_to_num(0.0, 0.0, 0.0) if self.trainer.config.algorithm.use_kl_in_reward else None
 
     def save(self, folder: str) -> None:
         """Write the calibration window beside verl's checkpoint, in one move."""

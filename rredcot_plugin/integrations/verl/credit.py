@@ -1,0 +1,73 @@
+"""Credit of the active rows from what a step has read, and the numbers that verl trains on. Nothing is fetched here."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+from verl.trainer.ppo import core_algos
+
+from rredcot_plugin.config import RRedCoTConfig
+from rredcot_plugin.integrations.verl.batch import SIGNALS, onto_unmasked, tokenless
+from rredcot_plugin.integrations.verl.crew import Crew
+from rredcot_plugin.integrations.verl.step import StepState
+from rredcot_plugin.integrations.verl.tokens import fit_width, rewards_at_ends
+from rredcot_plugin.pipeline import assign_credit
+from rredcot_plugin.types import MASKED, Credit, Rollouts
+from rredcot_plugin.values.calibration import OutcomeCalibrator
+
+
+def credit_of_step(
+    state: StepState,
+    rewards: torch.Tensor,
+    settings: RRedCoTConfig,
+    crew: Crew,
+    calibrator: OutcomeCalibrator,
+    *,
+    kl_in_reward: bool,
+) -> tuple[Credit, Rollouts]:
+    """Credit of the active rows, with the rewards (all rows of the batch) as verl has them by now: where
+    ``kl_in_reward``, with the KL penalty on single tokens, which stays where it is."""
+    ids = state.segments.segment_ids
+    mask = ids != MASKED
+    active = onto_unmasked(fit_width(rewards[state.roles.active].float().cpu(), ids), mask)
+    if state.rows is None:
+        rollouts = tokenless(mask, active, state.group_ids)
+        settings = dataclasses.replace(settings, baseline=settings.baseline_for(log_probs=state.has_log_probs))
+    else:
+        before = state.rows.rollouts
+        signals: dict[str, Any] = {name: state.signals.get(name) for name in SIGNALS.values()}
+        rollouts = dataclasses.replace(
+            before,
+            rewards=active,
+            penalties=penalties_of(active - before.rewards) if kl_in_reward else None,
+            token_scores=state.token_scores,
+            **signals,
+        )
+    probed = None
+    if state.log_probs is not None:
+        probed = state.plan.probed(state.log_probs, length_normalize=settings.length_normalize)
+    credit = assign_credit(
+        rollouts,
+        settings,
+        segments=state.segments,
+        coarse=state.seen.levels[0],
+        probed=probed,
+        calibrator=calibrator,
+        features=crew.features,
+        state_weight=crew.state_weight,
+    )
+    return credit, rollouts
+
+
+def penalties_of(added: torch.Tensor) -> torch.Tensor:
+    """What verl has put on single tokens since the reward came; NaN rewards have no penalty to keep."""
+    return added.nan_to_num(0.0, 0.0, 0.0)
+
+
+def gae_of_critic(credit: Credit, rollouts: Rollouts, algorithm: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Advantages and returns of ``red`` with a critic: verl's GAE on the redistributed rewards."""
+    values = (rollouts.token_scores or {})["critic"]
+    rewards, mask = rewards_at_ends(credit), rollouts.response_mask.float()
+    return core_algos.compute_gae_advantage_return(rewards, values, mask, algorithm.gamma, algorithm.lam)

@@ -1,0 +1,85 @@
+"""How the probes of a step reach the actor, and how their log-probs come back: in verl's log-prob pass, or as rows."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import torch
+
+from rredcot_plugin.integrations.verl import wire
+from rredcot_plugin.integrations.verl.batched import batched_log_probs
+from rredcot_plugin.integrations.verl.crew import Crew
+from rredcot_plugin.integrations.verl.plane import OpenRows
+from rredcot_plugin.integrations.verl.settings import why_not_in_pass
+from rredcot_plugin.integrations.verl.step import StepState
+from rredcot_plugin.probes.layout import pack
+
+logger = logging.getLogger(__name__)
+
+
+class ProbeExchange:
+    """``backend`` is where probes run; it becomes ``batched`` for good once the engine turns out not to answer."""
+
+    def __init__(self, trainer: Any, wanted: str, open_rows: OpenRows) -> None:
+        self.trainer, self.open_rows = trainer, open_rows
+        self.backend = choose_backend(trainer.config, wanted)
+
+    @property
+    def in_pass(self) -> bool:
+        return self.backend != "batched"
+
+    def ask(self, batch: Any, state: StepState) -> bool:
+        """Have the engine run the probes that lie there, in the pass that comes next; whether it will."""
+        if not self.in_pass or not state.plan.size:
+            return False
+        active = set(state.roles.active)
+        idle = [row for row in range(len(state.roles.owner)) if row not in active]
+        if idle:  # the engine reads probes of every row
+            self.open_rows(batch, idle).put_probes([pack([])] * len(idle))
+        batch.extra_info[wire.BACKEND] = self.backend
+        return True
+
+    def read(self, batch: Any, state: StepState, crew: Crew, metrics: dict) -> None:
+        """Take the probes' log-probs from what the pass has left."""
+        answers = self.open_rows(batch, range(len(state.roles.owner))).answers()
+        found = [answers[row][1:] for row in state.roles.active]
+        state.log_probs = found
+        if torch.cat(found).isnan().all():
+            logger.warning(
+                "rredcot: the engine cannot run probes in the log-prob pass of this model; from here on they run "
+                "as rows of their own (probe_backend=batched, slower)"
+            )
+            self.backend = "batched"
+            state.plan, state.rows = crew.undelivered(), crew.rows
+        else:
+            ranks = max(1, self.trainer.resource_pool_manager.get_n_gpus())
+            metrics["timing_s/rredcot_probes"] = float(sum(float(row[0]) for row in answers)) / ranks
+
+    def run(self, state: StepState) -> None:
+        """Run the probes as rows of their own, with the weights that the actor has at this moment."""
+        rows, trainer = state.held, self.trainer
+        rollout = trainer.config.actor_rollout_ref.rollout
+        traces = [
+            torch.cat([prompt.cpu(), rows.rollouts.token_ids[i, : rows.lengths[i]]])
+            for i, prompt in enumerate(rows.prompts)
+        ]
+        multiple = trainer.resource_pool_manager.get_n_gpus() * (rollout.log_prob_micro_batch_size_per_gpu or 1)
+        state.log_probs = batched_log_probs(
+            trainer.actor_rollout_wg,
+            traces,
+            state.plan.specs,
+            temperature=rollout.temperature,
+            multiple=multiple,
+        )
+
+
+def choose_backend(config: Any, wanted: str) -> str:
+    """``cached`` for ``auto``; ``batched`` where the log-prob pass of this run is out of reach."""
+    reason = why_not_in_pass(config)
+    if wanted == "batched" or reason is None:
+        return "cached" if wanted == "auto" else wanted
+    logger.warning(
+        "rredcot: probes run as rows of their own (probe_backend=batched, slower), because of %s", reason
+    )
+    return "batched"

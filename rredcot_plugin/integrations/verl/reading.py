@@ -1,0 +1,101 @@
+"""What a step reads of its batch before, in and after the log-prob pass, probes apart (``exchange.py``)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from verl.utils.debug import marked_timer
+
+from rredcot_plugin.alignment import TokenBytes
+from rredcot_plugin.config import RRedCoTConfig
+from rredcot_plugin.integrations.verl import wire
+from rredcot_plugin.integrations.verl.attribution import ask_attribution, read_attribution
+from rredcot_plugin.integrations.verl.batch import SIGNALS
+from rredcot_plugin.integrations.verl.crew import Crew
+from rredcot_plugin.integrations.verl.monte_carlo import MonteCarloHook
+from rredcot_plugin.integrations.verl.plane import OpenRows
+from rredcot_plugin.integrations.verl.prefix_scores import PrefixScorer
+from rredcot_plugin.integrations.verl.sessions import row_roles
+from rredcot_plugin.integrations.verl.step import StepState
+from rredcot_plugin.probing import plan_metrics
+from rredcot_plugin.rows import StepRows
+from rredcot_plugin.types import Segments
+from rredcot_plugin.values.base import NO_PROBES, leaves, scores_read
+from rredcot_plugin.values.monte_carlo import MonteCarloEstimator
+from rredcot_plugin.values.reward_model import RewardModelEstimator
+
+
+class StepReader:
+    """Knows what the configured estimator reads, and where that comes from."""
+
+    def __init__(self, trainer: Any, settings: RRedCoTConfig, open_rows: OpenRows) -> None:
+        self.trainer, self.settings, self.open_rows = trainer, settings, open_rows
+        estimator = settings.build_value_estimator()
+        parts = list(leaves(estimator))
+        self.reads = scores_read(estimator)
+        self.own = any(not type(leaf).__module__.startswith("rredcot_plugin.") for leaf in parts)
+        """Whether a part of it is a user's, which may look at texts."""
+        self.needs_rows = bool(self.own or self.reads or any(leaf.proposes == NO_PROBES for leaf in parts))
+        """Whether the estimator looks at tokens or their signals in the driver."""
+        self.attributions = self.reads & wire.SCORES.keys()
+        self.table: TokenBytes | None = None
+        self.monte_carlo: MonteCarloHook | None = None
+        self.scorer: PrefixScorer | None = None
+        for leaf in parts:
+            if isinstance(leaf, RewardModelEstimator):
+                self.scorer = PrefixScorer(trainer, leaf)
+            if isinstance(leaf, MonteCarloEstimator):
+                first_state = 1 if settings.prior_from_group else 0
+                self.monte_carlo = MonteCarloHook(trainer, leaf, open_rows, self._segments, first_state)
+
+    def _segments(self, rows: StepRows) -> Segments:
+        assert self.table is not None
+        return self.settings.build_levels(rows.read(self.table).rollouts)[-1]
+
+    def plan(self, batch: Any, crew: Crew, metrics: dict, *, needs_rows: bool) -> StepState:
+        """Segments and probes, the latter laid down for the engine unless they run as rows of their own."""
+        assert self.table is not None
+        roles = row_roles(batch.keys, batch.tags)
+        plane = self.open_rows(batch, roles.active)
+        seen, plan = crew.plan(plane, [batch.tags[row]["response_len"] for row in roles.active])
+        rows = crew.rows
+        if rows is None and needs_rows:
+            rows = plane.rows()
+            rows = rows.read(self.table) if self.own else rows
+        metrics.update(plan_metrics(plan, seen.tokens))
+        metrics["rredcot/plan/processes/mean"] = float(crew.processes)
+        return StepState(roles, plane, rows, seen, plan, crew.group_ids)
+
+    def ask(self, batch: Any, state: StepState) -> None:
+        """Have the engine look at more than probes in its log-prob pass."""
+        if self.attributions:
+            every = self.open_rows(batch, range(len(batch.keys)))
+            ask_attribution(batch, every, self.attributions, state.roles, state.held, state.segments)
+
+    def read_signals(self, state: StepState, crew: Crew) -> None:
+        """The actor's signals of the tokens (``batch.SIGNALS``), by whoever needs them."""
+        state.has_log_probs = crew.hear()
+        if state.rows is None:
+            return
+        if crew.rows is None:
+            state.signals = state.plane.signals(state.width)
+        else:
+            heard = {name: getattr(crew.rows.rollouts, name) for name in SIGNALS.values()}
+            state.signals = {name: signal for name, signal in heard.items() if signal is not None}
+
+    def read_token_scores(self, batch: Any, state: StepState, metrics: dict) -> None:
+        """What estimators without probes read, a critic apart."""
+        if self.attributions:
+            state.token_scores.update(read_attribution(state.plane, self.attributions, state.width))
+        if self.monte_carlo is not None:
+            found, cost = self.monte_carlo.take(batch.keys, state.roles.active, state.width)
+            state.token_scores["monte_carlo"] = found
+            metrics.update(cost)
+        if self.scorer is not None:
+            with marked_timer("rredcot_reward_model", getattr(self.trainer, "timing_raw", {})):
+                state.token_scores["reward_model"] = self.scorer.scores(state.held)
+
+    def read_critic(self, state: StepState) -> None:
+        """verl's critic values, once they are there."""
+        if self.trainer.use_critic:
+            state.token_scores["critic"] = state.plane.numbers(["values"], state.width)[0]

@@ -1,0 +1,50 @@
+"""What is known of the batch at hand between the two halves of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from rredcot_plugin.integrations.verl.plane import DataPlane
+from rredcot_plugin.integrations.verl.sessions import RowRoles
+from rredcot_plugin.probing import ProbePlan
+from rredcot_plugin.rows import StepRows
+from rredcot_plugin.shards import Seen
+from rredcot_plugin.types import Segments
+
+
+@dataclass
+class StepState:
+    """Filled in as the step goes on. Everything but ``roles`` is about the active rows, in their order.
+
+    ``rows`` is None where none of their tokens are needed in the driver. ``log_probs`` are those of the probes, None
+    until they are there; ``signals`` the actor's, by the names of ``batch.SIGNALS``; ``token_scores`` what
+    estimators without probes read.
+    """
+
+    roles: RowRoles
+    plane: DataPlane
+    rows: StepRows | None
+    seen: Seen
+    plan: ProbePlan
+    group_ids: list[str]
+    log_probs: Sequence[Sequence[float] | torch.Tensor] | None = None
+    has_log_probs: bool = False
+    signals: dict[str, torch.Tensor] = field(default_factory=dict)
+    token_scores: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    @property
+    def segments(self) -> Segments:
+        return self.seen.levels[-1]
+
+    @property
+    def width(self) -> int:
+        return self.segments.segment_ids.shape[1]
+
+    @property
+    def held(self) -> StepRows:
+        """The rows, where something is asked for that needs them."""
+        assert self.rows is not None
+        return self.rows
