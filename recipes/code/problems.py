@@ -205,4 +205,6 @@ def _with_plain_tests(problem: Problem, setup: str) -> Problem:
         unit_tests.check_usable(tests, problem.entry_point)
     except unit_tests.UnusableError as error:
         return replace(problem, unusable=str(error))
-    return replace(problem, tests=tests)
+    found = [unit_tests.built_in_entry_point(solution, tests) for solution in problem.references]
+    entry_point = problem.entry_point or next(filter(None, found), None)
+    return replace(problem, tests=tests, entry_point=entry_point)

@@ -7,8 +7,9 @@ r"""0/1 reward for code: the response's last code block must pass the problem's 
 ``check(candidate)`` as in HumanEval with ``entry_point`` naming the function. Tests run in a process of their own, the
 solution in another: no network, no files but its own, limits on time, memory and output (docs/sandbox.md).
 
-A machine that cannot isolate a program stops the run at the first score. ``RREDCOT_SANDBOX=weak`` goes on with limits
-alone: then code of the model can read what the trainer can.
+A machine that cannot isolate a program stops the run at the first score. ``RREDCOT_SANDBOX=weak`` together with
+``RREDCOT_TRUST_CODE=1`` goes on without namespaces: a program that attacks its checker may then earn a reward it does not
+deserve.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def compute_score(
 
     Raises:
         ValueError: a ground truth that is not of the form above (a mistake in the data).
-        SandboxUnavailable: no strong isolation on this machine, and no ``RREDCOT_SANDBOX=weak``.
+        SandboxUnavailable: no strong isolation on this machine, and no ``RREDCOT_SANDBOX=weak``; or weak
+            isolation without ``RREDCOT_TRUST_CODE=1``.
         SandboxFailed: the sandbox did not start; nothing is known about the solution.
     """
     tests, entry_point = _tests_of(ground_truth)
@@ -47,13 +49,14 @@ def compute_score(
     if code is None:
         return {"score": 0.0, "acc": 0.0, "format": 0.0, "reason": "no code block"}
     isolation = os.environ.get("RREDCOT_SANDBOX", "strong")
-    found = run_tests(code, tests, entry_point, limits=LIMITS, isolation=isolation)
+    trusted = os.environ.get("RREDCOT_TRUST_CODE", "0") == "1"
+    found = run_tests(code, tests, entry_point, limits=LIMITS, isolation=isolation, trust_code=trusted)
     score = float(found.passed)
     return {"score": score, "acc": score, "format": 1.0, "reason": found.reason[:200]}
 
 
 def extract_code(text: str) -> str | None:
-    r"""The last fenced block behind ``</think>``; None where there is none, or one that is too long.
+    r"""The last fenced block after ``</think>``; None where there is none, or one that is too long.
 
     >>> extract_code("First:\n```python\nx = 1\n```\nthen\n```\ny = 2\n```\n")
     'y = 2\n'

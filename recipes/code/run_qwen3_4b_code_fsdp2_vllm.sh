@@ -48,7 +48,8 @@ LOGGER=${LOGGER:-'["console","tensorboard"]'}
 # some 16 cores of the node for each worker, right programs may run out of time.
 REWARD_WORKERS=${REWARD_WORKERS:-4}
 export RREDCOT_CODE_SECONDS=${RREDCOT_CODE_SECONDS:-5} # of processor time a program
-export RREDCOT_SANDBOX=${RREDCOT_SANDBOX:-strong}  # weak: limits only, code of the model can read what the trainer can
+export RREDCOT_SANDBOX=${RREDCOT_SANDBOX:-strong}  # weak: no namespaces; needs RREDCOT_TRUST_CODE=1
+export RREDCOT_TRUST_CODE=${RREDCOT_TRUST_CODE:-0} # 1: the model's code will not attack what checks it (docs/sandbox.md)
 
 # One full-length trace is the least that a micro-batch must hold.
 MAX_TOKENS=$((MAX_PROMPT_LENGTH + MAX_RESPONSE_LENGTH))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 
 SOLUTION_MODULE = "solution"
 """Where tests in pytest's style import from (KodCode)."""
@@ -72,6 +73,19 @@ def check_usable(source: str, entry_point: str | None) -> None:
     has_check = any(isinstance(node, ast.FunctionDef) and node.name == "check" for node in tree.body)
     if has_check and not entry_point:
         raise UnusableError("tests with check(candidate) and no entry_point")
+
+
+def built_in_entry_point(solution: str, source: str) -> str | None:
+    """The function that the tests call and the reference solution defines under the name of a built-in (MBPP's
+    `sum(a, b)`), which they would otherwise find; None where there is no such function, or more than one."""
+    try:
+        calls, defined = ast.walk(parsed(source)), parsed(solution).body
+    except UnusableError:
+        return None
+    called = {node.func.id for node in calls if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    functions = {node.name for node in defined if isinstance(node, ast.FunctionDef)}
+    found = called & functions & set(dir(builtins))
+    return found.pop() if len(found) == 1 else None
 
 
 def parsed(source: str) -> ast.Module:

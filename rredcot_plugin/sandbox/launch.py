@@ -121,6 +121,7 @@ def _bubblewrap(drops: bool, python: list[str], keep: Path, size: int) -> list[s
             for parent in reversed(Path(place).parents[:-1]):  # it would make them readable to itself only
                 what += ["--perms", "0755", "--dir", str(parent)]
             what += ["--ro-bind", source, place]
+    what += ["--perms", "0755", "--dir", "/dev"]
     for device in _DEVICES:
         what += ["--dev-bind", device, device]
     what += ["--perms", "0777", "--size", str(size), "--tmpfs", FOLDER, "--remount-ro", "/", "--chdir", FOLDER]
@@ -170,6 +171,11 @@ def _shown() -> tuple[tuple[str, str], ...]:
         if os.path.lexists(path) and path != "/" and not inside_another:
             shown.append(path)
     return (*((path, path) for path in shown), (str(_INSIDE), f"{CODE}/inside"))
+
+
+def paths_without_namespaces(folder: Path) -> dict[str, list[str]]:
+    """What weak isolation leaves to ``read`` and to ``write`` where the kernel has Landlock."""
+    return {"read": [source for source, _ in _shown()], "write": [str(folder), *_DEVICES]}
 
 
 def missing_for(*tools: str) -> str:

@@ -21,7 +21,7 @@ from fcntl import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_W
 from pathlib import Path
 from typing import Any
 
-from rredcot_plugin.sandbox.launch import FOLDER, Means, environment
+from rredcot_plugin.sandbox.launch import FOLDER, Means, environment, paths_without_namespaces
 from rredcot_plugin.sandbox.limits import Limits
 
 START_SECONDS = 30  # for building the sandbox and starting the interpreter, before the limits begin
@@ -107,7 +107,8 @@ class Child:
         folder = Path(tempfile.mkdtemp(prefix="rredcot-sandbox-"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         ready = Pipe(stack)
-        job |= {"limits": asdict(limits), "may_fork": means.strong, "ready": ready.writes, **fds}
+        paths = None if means.strong else paths_without_namespaces(folder)
+        job |= {"limits": asdict(limits), "may_fork": means.strong, "paths": paths, "ready": ready.writes, **fds}
         with _memory_file(json.dumps(job).encode()) as file, _memory_file(stdin.encode()) as typed:
             command = means.command(file, folder, limits)
             head = subprocess.Popen(

@@ -8,9 +8,15 @@ import secrets
 import time
 from dataclasses import dataclass
 
-from rredcot_plugin.sandbox.isolation import choose
+from rredcot_plugin.sandbox.isolation import SandboxUnavailable, choose
 from rredcot_plugin.sandbox.limits import Limits
 from rredcot_plugin.sandbox.process import Child, Pipe, Result, read_all, run_with, watch
+
+UNTRUSTED = (
+    'isolation="weak" gives no verdict that a reward may rest on: where the kernel has no Landlock, a solution can '
+    "read the tests in the memory of the process that checks it. Use strong isolation (docs/sandbox.md says how to "
+    "get it), or say that you trust the code: trust_code=True (RREDCOT_TRUST_CODE=1 for recipes/code)."
+)
 
 
 @dataclass(frozen=True)
@@ -39,13 +45,17 @@ def run_tests(
     *,
     limits: Limits | None = None,
     isolation: str = "strong",
+    trust_code: bool = False,
 ) -> TestResult:
     """Whether ``solution`` passes ``tests``: asserts on its functions, or HumanEval's ``check(candidate)``.
 
     The two run in a sandbox each; arguments and results travel as plain data. ``entry_point`` is the function
-    that ``candidate`` stands for; ``Class.method`` works. Errors as for ``run_code``.
+    that ``candidate`` stands for; ``Class.method`` works. Errors as for ``run_code``; also ``SandboxUnavailable``
+    for weak isolation without ``trust_code``, which says that the solution will not attack what runs it.
     """
     limits, means, started = limits or Limits(), choose(isolation), time.monotonic()
+    if not (means.strong or trust_code):
+        raise SandboxUnavailable(UNTRUSTED)
     secret = secrets.token_hex(16)
     with contextlib.ExitStack() as stack:
         requests, replies, verdict = (Pipe(stack) for _ in range(3))

@@ -84,7 +84,7 @@ def receive(fd: int) -> list[Any]:
         raise ChannelError(f"a value of {size} bytes, more than {MOST_BYTES}")
     try:
         message = json.loads(_exactly(fd, size))
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, MemoryError) as error:
         raise ChannelError(f"no message: {type(error).__name__}") from None
     if not isinstance(message, list):
         raise ChannelError("no message: not a list")

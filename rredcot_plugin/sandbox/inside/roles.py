@@ -12,6 +12,7 @@ import json
 import os
 import sys
 
+from .caught import Caught, instrument
 from .kernel import confine
 from .plain import ChannelError, decode, encode, receive, send
 
@@ -48,7 +49,7 @@ def answer_calls(job: Job) -> None:
         try:
             result = encode(_find(names, name)(*decode(args), **decode(kwargs)))
         except BaseException as error:  # noqa: BLE001  whatever it was, the checker decides
-            send(replies, ["raised", number, type(error).__name__, _text(error)])
+            send(replies, ["raised", number, _builtin_name(type(error)), _text(error)])
         else:
             send(replies, ["value", number, result])
 
@@ -62,6 +63,12 @@ def _find(names: dict[str, Any], path: str) -> Callable[..., Any]:
     for name in rest:
         found = getattr(found() if isinstance(found, type) else found, name)
     return found
+
+
+def _builtin_name(kind: type[BaseException]) -> str:
+    """The nearest built-in class: tests that expect a ``ValueError`` get one for ``JSONDecodeError``."""
+    base = next(base for base in kind.__mro__ if base.__module__ == "builtins")
+    return (kind if base in (Exception, BaseException) else base).__name__
 
 
 def _text(error: BaseException) -> str:
@@ -85,6 +92,7 @@ class _Link:
         self.reads, self.writes = reads, writes
         self.calls = 0
         self.broken = ""
+        self.caught = Caught()
 
     def loaded(self) -> None:
         """Let the solution load, and wait until it has."""
@@ -99,7 +107,7 @@ class _Link:
         self._send(request)
         kind, _, *rest = self._reply(self.calls)
         if kind == "raised":
-            raise _as_builtin(*rest)
+            raise self.caught.raised(_as_builtin(*rest))
         try:
             return decode(rest[0])
         except Exception as error:  # noqa: BLE001  any: the bytes are the solution's
@@ -127,9 +135,13 @@ class _Link:
 
 
 def _as_builtin(name: Any, text: Any) -> Exception:
-    """The exception as a built-in one, so that tests which expect a ``ValueError`` see one."""
+    """The exception as a built-in one, so that tests which expect a ``ValueError`` see one.
+
+    As in a generator (PEP 479), those that end an iteration become a RuntimeError.
+    """
     kind = getattr(builtins, name, None) if isinstance(name, str) else None
-    if isinstance(kind, type) and issubclass(kind, Exception):
+    ends = (StopIteration, StopAsyncIteration)
+    if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, ends):
         try:
             return kind(str(text))
         except TypeError:  # UnicodeDecodeError and the like want more arguments
@@ -156,7 +168,8 @@ def check_solution(job: Job) -> None:
         _run_tests(link, job["tests"], job["entry_point"])
     except BaseException as error:  # noqa: BLE001  a test that exits has not passed
         reason = _reason(error) or type(error).__name__
-    reason = link.broken or reason or ("" if link.calls else "the tests never called the solution")
+    reason = link.broken or reason or link.caught.swallowed()
+    reason = reason or ("" if link.calls else "the tests never called the solution")
     verdict = json.dumps([job["secret"], not reason, reason[:500]]).encode()
     os.write(job["verdict"], verdict)
 
@@ -166,10 +179,11 @@ def _run_tests(link: _Link, tests: str, entry_point: str | None) -> None:
 
     tree = compile(tests, "<tests>", "exec", ast.PyCF_ONLY_AST)
     assert isinstance(tree, ast.Module)
-    names: dict[str, Any] = {name: _Remote(link, name) for name in _free_names(tree)}
+    names: dict[str, Any] = {**link.caught.names(), "__name__": "__tests__"}
+    names |= {name: _Remote(link, name) for name in _solution_names(tree, entry_point)}
     if entry_point:
         names["candidate"] = _Remote(link, entry_point)
-    names["__name__"] = "__tests__"
+    instrument(tree)
     exec(compile(tree, "<tests>", "exec"), names)
     check = names.get("check")
     if not link.calls and callable(check) and not isinstance(check, _Remote):
@@ -178,12 +192,31 @@ def _run_tests(link: _Link, tests: str, entry_point: str | None) -> None:
         check(_Remote(link, entry_point))
 
 
-def _free_names(tree: ast.Module) -> set[str]:
-    """Names that the tests use and neither bind nor find among the built-ins: those of the solution."""
+def _solution_names(tree: ast.Module, entry_point: str | None) -> set[str]:
+    """Names that the tests use and neither bind nor find among the built-ins: those of the solution.
+
+    A built-in name (MBPP has a ``sum(a, b)``) is the solution's if the entry point says so, or if nothing else can
+    be: the tests call one built-in and no other name is free. Never because the solution defines it, which could
+    then bring a ``len`` or ``abs`` of its own into the comparison.
+    """
+    used, bound, called = _names_of(tree)
+    free = used - bound - _BUILTINS
+    if entry_point:
+        asked_for = not {"check", "candidate"} & (used | bound) and entry_point not in bound
+        return free | ({entry_point} & _BUILTINS if asked_for else set())
+    return free or (called - bound if len(called - bound) == 1 else set())
+
+
+_BUILTINS = frozenset(dir(builtins))
+
+
+def _names_of(tree: ast.Module) -> tuple[set[str], set[str], set[str]]:
+    """The names that ``tree`` reads, those that it binds, and the built-in functions and types that it calls."""
     import ast
 
     used: set[str] = set()
-    bound = set(dir(builtins))
+    bound: set[str] = set()
+    called: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
             (used if isinstance(node.ctx, ast.Load) else bound).add(node.id)
@@ -193,7 +226,16 @@ def _free_names(tree: ast.Module) -> set[str]:
             bound.add(node.name)
         elif isinstance(node, ast.alias):
             bound.add((node.asname or node.name).split(".")[0])
-    return used - bound
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and _is_function(node.func.id):
+            called.add(node.func.id)
+    return used, bound, called
+
+
+def _is_function(name: str) -> bool:
+    """Whether a built-in could be what a solution is asked to write: no exception, and not ``print``."""
+    found = getattr(builtins, name, None)
+    is_exception = isinstance(found, type) and issubclass(found, BaseException)
+    return callable(found) and not is_exception and name != "print"
 
 
 def _reason(error: BaseException) -> str:
@@ -222,7 +264,7 @@ def main() -> None:
         job = json.load(file)
     sys.argv = [job["role"]]
     sys.path.pop(0)  # this package is none of the solution's
-    confine(job["limits"], may_fork=job["may_fork"])
+    confine(job["limits"], may_fork=job["may_fork"], paths=job["paths"])
     os.write(job["ready"], b"1")
     os.close(job["ready"])
     ROLES[job["role"]](job)
