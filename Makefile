@@ -51,13 +51,16 @@ dry-run: env
 # (on both cores), then the training runs.
 test: test-vllm test-fast test-e2e
 
+# Where bubblewrap starts, tests of the sandbox fail instead of being skipped.
+SANDBOX = if tools/bubblewrap.sh; then export RREDCOT_REQUIRE_SANDBOX=1; fi
+
 # The CPU platform's modules change verl's defaults where they are imported, so their doctests stay out.
 test-fast: env
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not e2e and not vllm" \
+	$(SANDBOX); OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not e2e and not vllm" \
 	    --ignore=rredcot_plugin/integrations/verl_cpu rredcot_plugin tests
 
 test-unit: env
-	$(BIN)/python -m pytest tests/unit
+	$(SANDBOX); $(BIN)/python -m pytest tests/unit
 
 test-contract: env
 	$(BIN)/python -m pytest tests/contract

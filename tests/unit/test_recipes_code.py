@@ -66,6 +66,35 @@ def test_without_isolation_it_stops(reward: ModuleType, monkeypatch: pytest.Monk
         reward.compute_score("code", f"```\n{GOOD}```", TRUTH)
 
 
+def test_weak_isolation_pays_only_for_trusted_code(reward: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RREDCOT_SANDBOX", "weak")
+    monkeypatch.delenv("RREDCOT_TRUST_CODE", raising=False)
+    with pytest.raises(SandboxUnavailable, match="RREDCOT_TRUST_CODE=1"):
+        reward.compute_score("code", f"```\n{GOOD}```", TRUTH)
+    monkeypatch.setenv("RREDCOT_TRUST_CODE", "1")
+    assert reward.compute_score("code", f"```\n{GOOD}```", TRUTH)["score"] == 1.0
+
+
+MBPP_SUMS = {
+    "text": "Write a python function to find the sum of common divisors of two given numbers.",
+    "code": "def sum(a, b):\r\n    total = 0\r\n    for i in range(1, min(a, b) + 1):\r\n"
+    "        if a % i == 0 and b % i == 0:\r\n            total += i\r\n    return total",
+    "test_list": ["assert sum(10, 15) == 6", "assert sum(100, 150) == 93", "assert len(str(sum(4, 6))) == 1"],
+}
+"""The form of MBPP's rows; here the tests also call built-in functions."""
+
+
+def test_a_function_of_mbpp_with_the_name_of_a_built_in_earns_its_reward(reward: ModuleType) -> None:
+    with code_preparation() as prepare_data:
+        module = sys.modules["problems"]
+        problem = module.to_problem(MBPP_SUMS, prepare_data.Columns(), "row 1")
+    assert problem.entry_point == "sum"
+    for code, score in ((MBPP_SUMS["code"], 1.0), ("def sum(a, b):\n    return a + b\n", 0.0)):
+        assert reward.compute_score("mbpp", f"```python\n{code}\n```", problem.ground_truth)["score"] == score
+    plain = json.dumps({"tests": "\n".join(MBPP_SUMS["test_list"][:2]), "entry_point": None})
+    assert reward.compute_score("mbpp", f"```python\n{MBPP_SUMS['code']}\n```", plain)["score"] == 1.0
+
+
 HUMAN_EVAL_SAMPLE = (0, 10, 32, 38, 68, 115, 163)
 """32, 38: the tests use a helper of the prompt; 115: an import and no docstring."""
 

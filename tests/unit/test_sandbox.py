@@ -1,6 +1,7 @@
 """Hostile code gets no reward and does no harm; correct code passes. Real processes, no stand-ins.
 
-A machine without strong isolation skips these tests and says why; with ``RREDCOT_REQUIRE_SANDBOX=1`` it fails them.
+What harms the machine is tried in every strong means that it has. A machine without strong isolation skips these tests and
+says why; with ``RREDCOT_REQUIRE_SANDBOX=1`` it fails them. The verdicts are in test_sandbox_verdicts.py.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from rredcot_plugin.sandbox import (
@@ -25,45 +25,12 @@ from rredcot_plugin.sandbox import (
     run_code,
     run_tests,
 )
-from rredcot_plugin.sandbox.inside import kernel, plain
+from rredcot_plugin.sandbox.inside import kernel, landlock, plain
 from rredcot_plugin.sandbox.process import run_with
+from tests.unit.sandbox_checks import BRIEF, HANGS, PATIENT, SECRET, each_strong, unharmed  # noqa: F401  fixtures
+from tests.unit.sandbox_programs import CHEATS, TESTS
 
-SECRET = "correct-horse-battery-staple"
-PATIENT = Limits(wall_seconds=60.0)  # a loaded machine must not turn "refused" into "timeout"
-BRIEF = Limits(cpu_seconds=1, wall_seconds=60.0)
-HANGS = Limits(wall_seconds=1.5)
-TESTS = "def check(candidate):\n    assert candidate(2) == 4\n    assert candidate(-3) == 9\n"
-
-
-def sandboxed() -> set[int]:
-    """Processes of this machine that run, or build, a sandbox."""
-    lines = {process.pid: " ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])}
-    return {pid for pid, line in lines.items() if "sandbox" in line and "inside" in line}
-
-
-def children() -> set[int]:
-    """Children of this process, zombies included; threads and processes may end while they are counted."""
-    return {child.pid for child in psutil.Process().children()}
-
-
-@pytest.fixture(autouse=True)
-def unharmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """After each test: no process, descriptor or file is left, and the secret is where it was."""
-    monkeypatch.setenv("RREDCOT_TEST_SECRET", SECRET)
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", None)
-    if available().means is None and not os.environ.get("RREDCOT_REQUIRE_SANDBOX"):
-        pytest.skip(f"{available()}")
-    before, mine, ours = set(os.listdir("/proc/self/fd")), children(), sandboxed()
-    yield
-    assert not list(tmp_path.iterdir())
-    assert set(os.listdir("/proc/self/fd")) == before
-    assert children() == mine
-    # Other test processes may be running sandboxes too, but those end; what leaked would stay.
-    left, deadline = sandboxed() - ours, time.monotonic() + 30
-    while (left := left & sandboxed()) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not left
+pytestmark = pytest.mark.usefixtures("unharmed")
 
 
 def test_this_machine_has_strong_isolation() -> None:
@@ -72,62 +39,7 @@ def test_this_machine_has_strong_isolation() -> None:
     assert found.means.strong and "strong isolation by" in str(found)
 
 
-# -- correct solutions -----------------------------------------------------------------------------------------
-
-CORRECT = {
-    "floats": (
-        "def has_close(numbers, threshold):\n"
-        "    return any(abs(a - b) < threshold for i, a in enumerate(numbers) for b in numbers[:i])",
-        "METADATA = {}\ndef check(candidate):\n"
-        "    assert candidate([1.0, 2.0, 3.9, 4.0, 5.0, 2.2], 0.3) == True\n"
-        "    assert candidate([1.0, 2.0], threshold=0.5) == False\n",
-        "has_close",
-    ),
-    "close floats": (
-        "import math\ndef root(x):\n    return math.sqrt(x)",
-        "import math\ndef check(candidate):\n    assert abs(candidate(2) - 2 ** .5) < 1e-12\n"
-        "    assert math.isnan(candidate(float('nan'))) and candidate(math.inf) == math.inf\n",
-        "root",
-    ),
-    "unicode": ("def f(s): return s[::-1]", "assert f('žluťoučký 🐎') == '🐎 ýkčuoťulž'\nassert f('\\ud800') == '\\ud800'", None),
-    "nested": (
-        "from collections import Counter\ndef f(s): return {'n': Counter(s), (1, 2): [b'x', {1}, frozenset((2,)), None, 1j]}",
-        "assert f('aab') == {'n': {'a': 2, 'b': 1}, (1, 2): [b'x', {1}, frozenset({2}), None, 1j]}",
-        None,
-    ),
-    "large": (
-        "import math\ndef f(n): return [math.factorial(n)] * 20",
-        "import math\nassert f(2000) == [math.factorial(2000)] * 20",
-        None,
-    ),
-    "exceptions": (
-        "def f(x):\n    if x < 0:\n        raise ValueError('negative')\n    return x",
-        "try:\n    f(-1)\nexcept ValueError as error:\n    assert str(error) == 'negative'\nelse:\n    assert False\nassert f(1) == 1",
-        None,
-    ),
-    "helpers": (
-        "def encode(s): return s[1:] + s[:1]\ndef decode(s): return s[-1:] + s[:-1]",
-        "def check(candidate):\n    for word in ('abc', 'x', ''):\n        assert candidate(encode(word)) == word\n",
-        "decode",
-    ),
-    "class": ("class Solution:\n    def twice(self, x): return 2 * x", "assert candidate(4) == 8", "Solution.twice"),
-    "talkative": ("def f(x):\n    print('thinking', x)\n    return x", "assert f(1) == 1", None),
-    "threads": (
-        "import threading\ndef f(x):\n    out = []\n    t = threading.Thread(target=lambda: out.append(x))\n"
-        "    t.start(); t.join()\n    return out",
-        "assert f(1) == [1]",
-        None,
-    ),
-    "asyncio": ("import asyncio\nasync def g(x): return x\ndef f(x): return asyncio.run(g(x))", "assert f(3) == 3", None),
-    "no main": ("def f(x): return x\nif __name__ == '__main__':\n    raise SystemExit(1)", "assert f(3) == 3", None),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", CORRECT)
-def test_correct_solutions_pass(name: str) -> None:
-    solution, tests, entry_point = CORRECT[name]
-    result = run_tests(solution, tests, entry_point, limits=PATIENT)
-    assert result.passed and result.reason == "" and result.seconds > 0, result
+# -- why a solution does not pass ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -154,55 +66,6 @@ def test_wrong_solutions_and_tests_say_why(solution: str, tests: str, reason: st
 
 def test_check_needs_an_entry_point() -> None:
     assert "entry_point" in run_tests("def f(x): return x * x", TESTS, limits=PATIENT).reason
-
-
-# -- hostile solutions: verdict --------------------------------------------------------------------------------
-
-FORGERIES = {
-    "os._exit": "import os\nos._exit(0)",
-    "os._exit in the call": "import os\ndef f(x): os._exit(0)",
-    "sys.exit": "import sys\ndef f(x): sys.exit(0)",
-    "sys.exit at load": "import sys\nsys.exit(0)",
-    "patched assert": "import builtins\nclass A(BaseException): pass\nbuiltins.AssertionError = A\ndef f(x): return 0",
-    "always equal": "class E:\n    __eq__ = lambda *a: True\ndef f(x): return E()",
-    "always equal int": "class E(int):\n    __eq__ = lambda *a: True\n    __hash__ = int.__hash__\ndef f(x): return E(0)",
-    "always equal list": "class E(list):\n    __eq__ = lambda *a: True\ndef f(x): return E()",
-    "marker": 'print(\'["", true, ""]\\nPASSED\\nOK\', flush=True)\ndef f(x): return 0',
-    "every descriptor": (
-        'import os\nfor fd in range(64):\n    try: os.write(fd, b\'["", true, ""]\')\n    except OSError: pass\n'
-        "def f(x): return 0"
-    ),
-    "patched checker": (
-        "import sys\nfor m in list(sys.modules.values()):\n    for n in ('_reason', 'check_solution', 'encode', 'send'):\n"
-        "        if hasattr(m, n): setattr(m, n, lambda *a: True)\ndef f(x): return 0"
-    ),
-    "exit handler": "import atexit, os\natexit.register(lambda: os._exit(0))\ndef f(x): raise SystemExit(0)",
-    "trace hook": "import sys\nsys.settrace(lambda *a: sys.exit(0))\ndef f(x): return 0",
-    "optimised": "import sys, os\ndef f(x): os.execv(sys.executable, [sys.executable, '-O', '-c', 'pass'])",
-    "patched builtins": "import builtins\nbuiltins.compile = builtins.exec = builtins.abs = lambda *a: True\ndef f(x): return 0",
-    "pickle": "class P:\n    def __reduce__(self): return (exec, ('import os; os._exit(0)',))\ndef f(x): return P()",
-    "frames": (
-        "import sys, gc\ndef f(x):\n    for o in gc.get_objects():\n        if isinstance(o, dict) and 'secret' in o:\n"
-        "            return 4\n    return 0"
-    ),
-    "stop iteration": "def f(x): raise StopIteration",
-    "huge integer": "def f(x): return 1 << (8 << 23)",
-    "huge text": "def f(x): return 'x' * (8 << 20)",
-    "deep data": "def f(x):\n    for _ in range(10**5): x = [x]\n    return x",
-}
-
-
-@pytest.mark.parametrize("name", FORGERIES)
-def test_no_solution_forges_the_verdict(name: str) -> None:
-    limits = HANGS if name == "patched checker" else PATIENT  # it no longer answers
-    result = run_tests(FORGERIES[name], TESTS, "f", limits=limits)
-    assert not result.passed and result.reason, result
-
-
-def test_tests_that_catch_everything_do_not_pass_a_dead_solution() -> None:
-    tests = "try:\n    f(1)\nexcept BaseException:\n    pass\n"
-    result = run_tests("import os\ndef f(x): os._exit(0)", tests, limits=PATIENT)
-    assert not result.passed and "ended" in result.reason
 
 
 # -- hostile solutions: harm -----------------------------------------------------------------------------------
@@ -238,6 +101,18 @@ EXHAUSTION = {
 
 @pytest.mark.parametrize("name", EXHAUSTION)
 def test_exhaustion_ends_without_reward(name: str) -> None:
+    exhaust(name)
+
+
+@pytest.mark.usefixtures("each_strong")
+@pytest.mark.parametrize(
+    "name", ["fork bomb", "sleeps", "threads", "fills the disk", "large file", "shared memory"]
+)
+def test_what_the_means_bounds_is_bounded_by_each(name: str) -> None:
+    exhaust(name)
+
+
+def exhaust(name: str) -> None:
     source, limits = EXHAUSTION[name]
     if "def f(" not in source:
         source += "\ndef f(x): return x * x"
@@ -287,17 +162,20 @@ REACH = {
 }  # fmt: skip
 
 
+@pytest.mark.usefixtures("each_strong")
 @pytest.mark.parametrize("name", REACH)
 def test_nothing_outside_is_within_reach(name: str, secret_file: Path) -> None:
     source = REACH[name].format(file=secret_file, parent=os.getpid()) if "{" in REACH[name] and name != "environment" else REACH[name]  # fmt: skip
     assert not attempt(source).ok
 
 
+@pytest.mark.usefixtures("each_strong")
 def test_clean_environment_and_empty_folder() -> None:
     result = attempt("import os, sys\nprint(sorted(os.environ), os.listdir('.'), len(os.listdir('/')), sys.argv)")
     assert result.ok and "'HOME', 'LANG'" in result.stdout and "[] " in result.stdout
 
 
+@pytest.mark.usefixtures("each_strong")
 def test_no_descriptor_of_the_caller_is_inherited(tmp_path: Path) -> None:
     with (tmp_path / "open").open("w+") as file:
         file.write(SECRET)
@@ -309,6 +187,7 @@ def test_no_descriptor_of_the_caller_is_inherited(tmp_path: Path) -> None:
     (tmp_path / "open").unlink()
 
 
+@pytest.mark.usefixtures("each_strong")
 def test_background_processes_end_with_the_call(tmp_path: Path) -> None:
     source = (
         "import os, time\nif os.fork() == 0:\n    for fd in range(64):\n        try: os.close(fd)\n"
@@ -354,7 +233,7 @@ def test_several_threads_run_sandboxes_at_once() -> None:
 
 def test_without_strong_isolation_code_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(isolation, "_found", isolation.Availability(None, ("bubblewrap: not installed: bwrap",)))
-    with pytest.raises(SandboxUnavailable, match=r'not installed: bwrap.*Install bubblewrap.*isolation="weak"'):
+    with pytest.raises(SandboxUnavailable, match=r'not installed: bwrap.*isolation="weak".*trust_code'):
         run_code("pass")
     with pytest.raises(SandboxUnavailable):
         run_tests("def f(x): return x", "assert f(1) == 1")
@@ -363,7 +242,8 @@ def test_without_strong_isolation_code_is_refused(monkeypatch: pytest.MonkeyPatc
 
 def test_a_means_that_does_not_hold_is_not_used() -> None:
     assert "opened a socket" not in (got_out := isolation._escapes(launch.Means("weak")))
-    assert "did not hold" in got_out and "read /etc/passwd" in got_out
+    assert "did not hold" in got_out and "filled the disk" in got_out
+    assert ("read /etc/passwd" in got_out) == (not landlock.version())
 
 
 def test_a_sandbox_that_does_not_start_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,6 +263,7 @@ def test_a_sandbox_that_does_not_start_is_no_verdict(monkeypatch: pytest.MonkeyP
         "import os\nos.kill({parent}, 9)\nprint('out')",
         "import os\nos.setsid()\nprint('out')",
         "import socket\nsocket.socket()\nprint('out')",
+        "import socket\nsocket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)\nprint('out')",
         "import os\nprint(os.environ['RREDCOT_TEST_SECRET'])",
         "x = bytearray(10 * 2**30)\nprint('out')",
         "open('x', 'wb').write(bytes(2 << 20))\nprint('out')",
@@ -393,9 +274,31 @@ def test_weak_isolation_still_bounds(source: str) -> None:
     assert not attempt(source.format(parent=os.getpid()), isolation="weak").ok
 
 
-def test_weak_isolation_gives_the_same_verdicts() -> None:
-    assert run_tests("def f(x): return x * x", TESTS, "f", isolation="weak", limits=PATIENT).passed
-    assert not run_tests(FORGERIES["always equal int"], TESTS, "f", isolation="weak", limits=PATIENT).passed
+LANDLOCKED = {
+    **{name: REACH[name] for name in ("/etc/shadow", "home", "overwrites", "link", "link to write", "hard link")},
+    "trainer's memory": "open('/proc/{parent}/mem', 'rb')\nprint('out')",
+    "trainer's environment": "print(open('/proc/{parent}/environ').read())",
+    "checker": "import sys\nopen(sys._getframe(1).f_code.co_filename, 'a')\nprint('out')",
+}
+
+
+@pytest.mark.skipif(
+    not landlock.version(), reason="this kernel has no Landlock; docs/sandbox.md says what follows"
+)
+@pytest.mark.parametrize("name", LANDLOCKED)
+def test_weak_isolation_bounds_files_where_the_kernel_has_landlock(name: str, secret_file: Path) -> None:
+    assert not attempt(LANDLOCKED[name].format(file=secret_file, parent=os.getpid()), isolation="weak").ok
+
+
+def test_weak_isolation_runs_on_a_kernel_without_landlock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``paths`` None is what such a kernel amounts to; the checker's own memory stays closed."""
+    monkeypatch.setattr("rredcot_plugin.sandbox.process.paths_without_namespaces", lambda folder: None)
+
+    def passes(solution: str, tests: str = TESTS) -> bool:
+        return run_tests(solution, tests, "f", isolation="weak", trust_code=True, limits=PATIENT).passed
+
+    assert passes("def f(x): return x * x")
+    assert not passes(*CHEATS["memory of the checker"])
 
 
 # -- parts -----------------------------------------------------------------------------------------------------

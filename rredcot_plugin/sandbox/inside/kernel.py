@@ -30,11 +30,59 @@ _REFUSED = {
     # mq_open, unshare, setns, perf_event_open, process_vm_readv/writev, memfd_create, bpf, userfaultfd,
     # setpgid, setsid
     "x86_64": (
-        *(41, 42, 49, 101, 29, 64, 68, 155, 161, 165, 166, 248, 249, 250, 240, 272, 308, 298, 310, 311, 319, 321, 323),
+        *(
+            41,
+            42,
+            49,
+            101,
+            29,
+            64,
+            68,
+            155,
+            161,
+            165,
+            166,
+            248,
+            249,
+            250,
+            240,
+            272,
+            308,
+            298,
+            310,
+            311,
+            319,
+            321,
+            323,
+        ),
         *(109, 112),
     ),
     "aarch64": (
-        *(198, 203, 200, 117, 194, 190, 186, 41, 51, 40, 39, 217, 218, 219, 180, 97, 268, 241, 270, 271, 279, 280, 282),
+        *(
+            198,
+            203,
+            200,
+            117,
+            194,
+            190,
+            186,
+            41,
+            51,
+            40,
+            39,
+            217,
+            218,
+            219,
+            180,
+            97,
+            268,
+            241,
+            270,
+            271,
+            279,
+            280,
+            282,
+        ),
         *(154, 157),
     ),
 }
@@ -55,7 +103,9 @@ _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _MODE_FILTER = 4, 22, 3
 _CAPABILITY_VERSION = 0x20080522
 
 
-def confine(limits: Mapping[str, int], *, may_fork: bool, paths: Mapping[str, Sequence[str]] | None = None) -> None:
+def confine(
+    limits: Mapping[str, int], *, may_fork: bool, paths: Mapping[str, Sequence[str]] | None = None
+) -> None:
     """Put the limits and the filter on this process and its children. ``OSError`` where the kernel refuses.
 
     ``may_fork=False`` also refuses new processes (threads stay allowed) and signals to others. ``paths``: those to

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _CREATE, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same on every architecture
-_VERSION, _PATH_BENEATH = 1, 1
+_ASK_VERSION, _PATH_BENEATH = 1, 1
 # Bits of linux/landlock.h: all of them, by the version of the interface that the kernel speaks.
 _ALL = {1: 0x1FFF, 2: 0x3FFF, 3: 0x7FFF, 4: 0x7FFF, 5: 0xFFFF}
 _READ = 0b1101  # execute, read a file, read a folder
@@ -23,16 +23,22 @@ _OF_FILES = 0xC007  # execute, write, read, truncate, ioctl
 _DEVICE_NODES = 0x0840  # make a character or a block device
 
 
+def version() -> int:
+    """The version of Landlock's interface that the kernel speaks; 0 without Landlock."""
+    spoken = ctypes.CDLL(None).syscall(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint(_ASK_VERSION))
+    return max(int(spoken), 0)
+
+
 def lock(read: Sequence[str], write: Sequence[str]) -> bool:
     """Leave this process the paths in ``read``, read-only, and those in ``write``. False without Landlock.
 
     ``OSError`` where the kernel has Landlock and refuses all the same. Needs ``no_new_privs`` or root.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
-    version = libc.syscall(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint(_VERSION))
-    if version < 1:
+    spoken = version()
+    if not spoken:
         return False
-    everything = _ALL[min(version, max(_ALL))]
+    libc = ctypes.CDLL(None, use_errno=True)
+    everything = _ALL[min(spoken, max(_ALL))]
     attributes = struct.pack("=Q", everything)
     rules = _call(libc, _CREATE, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint(0))
     try:

@@ -27,7 +27,16 @@ if TYPE_CHECKING:
 
 def run_program(job: Job) -> None:
     """Run ``source`` as ``__main__``; its own exit status and traceback are the outcome."""
-    exec(compile(job["source"], "<solution>", "exec"), {"__name__": "__main__"})
+    _execute(job["source"], "<solution>", "__main__")
+
+
+def _execute(source: str | ast.Module, file: str, name: str, **given: Any) -> dict[str, Any]:
+    """Run ``source`` as the module ``name``, which dataclasses and pickle look up, and return its names."""
+    module = sys.modules[name] = type(sys)(name)
+    names = vars(module)
+    names |= given
+    exec(compile(source, file, "exec", dont_inherit=True), names)
+    return names
 
 
 # -- the solution's side ---------------------------------------------------------------------------------------
@@ -35,11 +44,10 @@ def run_program(job: Job) -> None:
 
 def answer_calls(job: Job) -> None:
     """Load ``source`` and answer ``[number, name, arguments, keywords]`` until the checker closes."""
-    names: dict[str, Any] = {"__name__": "solution"}
     requests, replies = job["reads"], job["writes"]
     receive(requests)  # the checker is up: whatever goes wrong from here on is the solution's doing
     try:
-        exec(compile(job["source"], "<solution>", "exec"), names)
+        names = _execute(job["source"], "<solution>", "solution")
     except BaseException as error:  # noqa: BLE001  SystemExit too: the reply says that it did not load
         send(replies, ["raised", 0, type(error).__name__, _text(error)])
         return
@@ -177,14 +185,14 @@ def check_solution(job: Job) -> None:
 def _run_tests(link: _Link, tests: str, entry_point: str | None) -> None:
     import ast
 
-    tree = compile(tests, "<tests>", "exec", ast.PyCF_ONLY_AST)
+    tree = compile(tests, "<tests>", "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
     assert isinstance(tree, ast.Module)
-    names: dict[str, Any] = {**link.caught.names(), "__name__": "__tests__"}
-    names |= {name: _Remote(link, name) for name in _solution_names(tree, entry_point)}
+    given: dict[str, Any] = link.caught.names()
+    given |= {name: _Remote(link, name) for name in _solution_names(tree, entry_point)}
     if entry_point:
-        names["candidate"] = _Remote(link, entry_point)
+        given["candidate"] = _Remote(link, entry_point)
     instrument(tree)
-    exec(compile(tree, "<tests>", "exec"), names)
+    names = _execute(tree, "<tests>", "__tests__", **given)
     check = names.get("check")
     if not link.calls and callable(check) and not isinstance(check, _Remote):
         if not entry_point:
