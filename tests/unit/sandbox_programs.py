@@ -20,7 +20,7 @@ def everywhere(data):
 """
 GUESS = """
 import os, re
-def search(pid):
+def search(pid, x):
     try:
         spans = [line.split()[0] for line in open(f'/proc/{pid}/maps') if ' rw' in line]
         memory = open(f'/proc/{pid}/mem', 'rb', 0)
@@ -31,19 +31,19 @@ def search(pid):
         low, high = (int(end, 16) for end in span.split('-'))
         try:
             memory.seek(low)
-            found += re.findall(rb'\\(2\\) == (\\d+)', memory.read(min(high - low, 1 << 26)))
+            found += re.findall(rb'candidate.%d. == (\\d+)' % x, memory.read(min(high - low, 1 << 26)))
         except OSError:
             pass
     return found
 """
 MEMORY_CHEATS = {
     "memory of the checker": GUESS
-    + "def f(x):\n    for pid in range(os.getpid() - 9, os.getpid() + 9):\n        if pid != os.getpid():\n"
-    "            for found in search(pid):\n                return int(found)\n    return 0",
-    "memory of the parent": GUESS
-    + "def f(x):\n    for found in search(os.getppid()):\n        return int(found)\n    return 0",
+    + "def f(x):\n    for pid in range(os.getpid() + 1, os.getpid() + 40):\n        for found in search(pid, x):\n"
+    "            return int(found)\n    return 0",
+    "memory of the trainer": GUESS + "def f(x):\n    timeout = open(f'/proc/{os.getppid()}/stat').read()\n"
+    "    for found in search(int(timeout.rpartition(')')[2].split()[1]), x):\n        return int(found)\n    return 0",
 }
-"""What weak isolation holds back only where the kernel has Landlock."""
+"""Both passed in weak isolation once; the second is held back there only where the kernel has Landlock, or by root."""
 
 EXITS = {
     "os._exit": "import os\nos._exit(0)",

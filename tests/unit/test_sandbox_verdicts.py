@@ -19,7 +19,6 @@ from tests.unit.sandbox_programs import (
     HANGING,
     HONEST,
     HONEST_BY_THE_SYSTEM,
-    MEMORY_CHEATS,
     PROPERTY,
     SEQUENCE,
     SQUARE,
@@ -65,7 +64,7 @@ BUSY = {*HANGING, "colliding keys"}
 
 @pytest.mark.parametrize(("where", "name"), everywhere(CHEATS, BY_THE_SYSTEM))
 def test_cheats_earn_nothing(where: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if name in MEMORY_CHEATS and where == "weak" and not landlock.version():
+    if name == "memory of the trainer" and where == "weak" and not landlock.version():
         pytest.skip("weak isolation shows the trainer's memory where the kernel has no Landlock: docs/sandbox.md")
     solution, tests = CHEATS[name]
     limits = HANGS if name in SILENT else BRIEF if name in BUSY else PATIENT
