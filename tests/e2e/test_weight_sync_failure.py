@@ -25,6 +25,11 @@ async def incomplete(weights, limit):
         yield [(name, weight) for name, weight in bucket if name != "model.norm.weight"]
 hf_adapter._buckets = incomplete
 """
+SEND_A_PICKLE = """
+import pickle
+from rredcot_plugin.integrations.verl_cpu import store_checkpoint_engine
+store_checkpoint_engine.pack = pickle.dumps
+"""
 RECEIVER_FAILS = """
 from rredcot_plugin.integrations.verl_cpu import vllm_extension
 def fail(self, *args, **kwargs):
@@ -75,7 +80,7 @@ def inputs(tmp_path: Path) -> dict[str, str]:
 
 
 def run_with_broken_sync(
-    inputs: dict[str, str], tmp_path: Path, *, module: str, breakage: str, rollout: str
+    inputs: dict[str, str], tmp_path: Path, *, module: str, breakage: str, **knobs: str
 ) -> str:
     modules = tmp_path / "modules"
     modules.mkdir()
@@ -83,7 +88,7 @@ def run_with_broken_sync(
     hook = f"from rredcot_plugin.integrations import lazy\nlazy.install({{{module!r}: 'breakage'}})\n"
     (modules / "install_breakage.py").write_text(hook)
     path = os.pathsep.join([str(modules), *filter(None, [os.environ.get("PYTHONPATH")])])
-    env = os.environ | inputs | {"ROLLOUT": rollout, "PYTHONPATH": path}
+    env = os.environ | inputs | knobs | {"PYTHONPATH": path}
     result = subprocess.run(
         ["bash", str(SCRIPT)],
         env=env | {"VERL_USE_EXTERNAL_MODULES": "install_breakage"},
@@ -103,9 +108,21 @@ def test_hf_cpu(inputs: dict[str, str], tmp_path: Path) -> None:
         tmp_path,
         module="rredcot_plugin.integrations.verl_cpu.hf_adapter",
         breakage=LOSE_ONE_WEIGHT_ON_THE_WAY,
-        rollout="hf_cpu",
+        ROLLOUT="hf_cpu",
     )
     assert "weights did not arrive: ['model.norm.weight']" in output[-6000:]
+
+
+def test_cpu_store(inputs: dict[str, str], tmp_path: Path) -> None:
+    output = run_with_broken_sync(
+        inputs,
+        tmp_path,
+        module="rredcot_plugin.integrations.verl_cpu.store_checkpoint_engine",
+        breakage=SEND_A_PICKLE,
+        ROLLOUT="hf_cpu",
+        TRAINER_MODE="separate_async",
+    )
+    assert "cpu_store: expected a chunk of weights with its header, got " in output[-12000:]
 
 
 @pytest.mark.vllm
@@ -115,6 +132,6 @@ def test_vllm(inputs: dict[str, str], tmp_path: Path) -> None:
         tmp_path,
         module="rredcot_plugin.integrations.verl_cpu.vllm_extension",
         breakage=RECEIVER_FAILS,
-        rollout="vllm",
+        ROLLOUT="vllm",
     )
     assert "the receiver cannot take these weights" in output[-12000:]
