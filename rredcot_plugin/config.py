@@ -62,6 +62,7 @@ class RRedCoTConfig:
     scale: str | None = None
     match_grpo: bool = False
     credit_workers: str | int = "auto"
+    credit_timeout_s: float = 600.0
     dump_dir: str | None = None
     dump_every: int = 1
     dump_max_mb: int = 1024
@@ -99,6 +100,7 @@ class RRedCoTConfig:
             raise ValueError(
                 f"credit_workers={self.credit_workers!r}: allowed are whole numbers from 0 (none beside the driver), or 'auto'"
             )
+        check_number("credit_timeout_s", self.credit_timeout_s, 1.0)
         self.build_calibrator()  # names a package that it lacks
         for key in ("bridge", "terminator"):
             if not isinstance(getattr(self, key), str):

@@ -23,7 +23,7 @@ from rredcot_plugin.encoding import Manner, ProbeEncoder
 from rredcot_plugin.groups import GroupStats
 from rredcot_plugin.probing import ProbePlan, place_probes
 from rredcot_plugin.rows import StepRows
-from rredcot_plugin.types import MASKED, Rollouts, Segments
+from rredcot_plugin.types import MASKED, Rollouts, Segments, check_partition
 from rredcot_plugin.values.features import boundary_features
 from rredcot_plugin.values.proposals import Proposals, lowest_of_others
 
@@ -127,11 +127,12 @@ class GroupWork:
         """The groups, with their texts."""
         self._segments: Segments | None = None
 
-    def read(self, rows: StepRows) -> Seen:
-        """Segments, and what else is to be seen."""
+    def read(self, rows: StepRows, index: Index | None = None) -> Seen:
+        """Segments, and what else is to be seen; an error names rows by ``index``, their numbers in the batch."""
         self.rows = rows = rows.read(self.table)
         levels = self.config.build_levels(rows.rollouts)
         self._segments = levels[-1]
+        check_partition(self._segments, rows.rollouts.response_mask, index)
         manner = Manner.of(rows.rollouts.texts or [], rows.prompt_tails)
         return Seen(levels, manner, rows.rollouts.outcomes, rows.tokens)
 
@@ -180,7 +181,7 @@ def split_groups(group_ids: Sequence[Hashable], sizes: Sequence[int], parts: int
 
 def plan_in_parts(whole: Part, indices: Sequence[Index], ask: Ask) -> tuple[Seen, ProbePlan]:
     """What is to be seen of the batch, and its probes."""
-    seen = merge_seen(ask("read", [(whole.take(index),) for index in indices]), indices)
+    seen = merge_seen(ask("read", [(whole.take(index), index) for index in indices]), indices)
     lowest = lowest_of_others(seen.outcomes)
     plans = ask("plan", [(seen.manner, lowest[index]) for index in indices])
     return seen, merge_plans(plans, indices, seen.levels[-1])

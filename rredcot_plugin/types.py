@@ -229,8 +229,11 @@ def _runs(segment_ids: Int[Tensor, "B T"]) -> tuple[Int[Tensor, " M"], Int[Tenso
     return row[real], column[real], ids[real]
 
 
-def check_partition(segments: Segments, response_mask: Bool[Tensor, "B T"]) -> None:
-    """Raise ``ValueError`` unless ``segments`` cover exactly the unmasked tokens, naming the first row that differs."""
+def check_partition(
+    segments: Segments, response_mask: Bool[Tensor, "B T"], numbers: Sequence[int] | None = None
+) -> None:
+    """Raise ``ValueError`` unless ``segments`` cover exactly the unmasked tokens, naming the first row that differs;
+    ``numbers`` are what the rows are called, if not 0, 1, …"""
     check_shape("segments.segment_ids", segments.segment_ids, response_mask.shape)
     covered = segments.segment_ids > MASKED
     wrong = (covered != response_mask).any(dim=1).nonzero()
@@ -238,7 +241,7 @@ def check_partition(segments: Segments, response_mask: Bool[Tensor, "B T"]) -> N
         row = int(wrong[0])
         missing, extra = response_mask[row] & ~covered[row], covered[row] & ~response_mask[row]
         raise ValueError(
-            f"segments of rollout {row}: expected every unmasked token in one segment and no masked one, got "
+            f"segments of rollout {row if numbers is None else numbers[row]}: expected every unmasked token in one segment and no masked one, got "
             f"{int(missing.sum())} unmasked tokens without and {int(extra.sum())} masked tokens with a segment"
         )
 

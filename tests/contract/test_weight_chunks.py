@@ -6,7 +6,6 @@ import asyncio
 import json
 import pickle
 import socket
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -59,7 +58,7 @@ def header(**changes: Any) -> bytes:
 
 
 @pytest.fixture
-def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[StoreCheckpointEngine]]:
+def ends(monkeypatch: pytest.MonkeyPatch) -> list[StoreCheckpointEngine]:
     """The sender and two receivers, connected, with small chunks."""
     monkeypatch.setattr(engine_module, "CHUNK_BYTES", 999)
     monkeypatch.setattr(engine_module, "TIMEOUT", timedelta(seconds=10))
@@ -70,7 +69,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[StoreCheckpointEngine
     sender.init_process_group(actor["address"][0], actor["receivers"][0])
     for rank, receiver in enumerate(receivers):
         receiver.init_process_group(rollout["address"][rank], rollout["receivers"][rank])
-    yield [sender, *receivers]
+    return [sender, *receivers]
 
 
 async def received(engine: StoreCheckpointEngine) -> dict[str, torch.Tensor]:
@@ -155,7 +154,7 @@ def test_a_chunk_that_does_not_continue_its_weight_is_refused(second: Chunk) -> 
 
 
 def test_a_weight_that_begins_in_its_middle_is_refused() -> None:
-    with pytest.raises(ValueError, match="expected weight w from byte 0 on, got w .* from byte 12 on"):
+    with pytest.raises(ValueError, match=r"expected weight w from byte 0 on, got w .* from byte 12 on"):
         WeightAssembler().add(Chunk("w", (2, 3), torch.float32, 12, bytes(12)))
 
 

@@ -136,6 +136,26 @@ def test_parts_give_what_the_whole_gives(options: dict[str, Any], parts: int) ->
     assert shared.metrics == alone.metrics
 
 
+@pytest.mark.parametrize("parts", [2, 3])
+def test_a_trace_whose_segments_are_wrong_is_named_with_its_row_of_the_batch(
+    parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, wrong = bare_rows(), 13
+    texts = rows.read(TABLE).rollouts.texts
+    assert texts is not None and texts.count(texts[wrong]) == 1
+    whole = rr.RRedCoTConfig.build_levels
+
+    def without_one(config: rr.RRedCoTConfig, rollouts: rr.Rollouts) -> list[rr.Segments]:
+        (segments,) = whole(config, rollouts)
+        left_out = torch.tensor([text == texts[wrong] for text in rollouts.texts or []])
+        ids = segments.segment_ids.masked_fill(left_out[:, None], -1)
+        return [rr.Segments(ids, segments.num_segments.masked_fill(left_out, 0))]
+
+    monkeypatch.setattr(rr.RRedCoTConfig, "build_levels", without_one)
+    with pytest.raises(ValueError, match=f"segments of rollout {wrong}: .* 0 masked tokens with"):
+        in_parts(rows, rr.RRedCoTConfig(segmenter="newline"), parts)
+
+
 def test_the_default_asks_and_fits_in_these_batches() -> None:
     """Else the parity above would compare nothing with nothing."""
     config, rows = rr.RRedCoTConfig(segmenter="newline"), bare_rows()

@@ -121,6 +121,8 @@ def test_segment_geometry() -> None:
         ({"value_kwargs": {"max_proposals": 0}}, "max_proposals=0"),
         ({"shapers": ["smooth"]}, "unknown shaper 'smooth'"),
         ({"clip": -1}, "clip=-1"),
+        ({"credit_timeout_s": 0.5}, "credit_timeout_s=0.5: allowed are numbers from 1"),
+        ({"credit_timeout_s": None}, "credit_timeout_s=None"),
     ],
 )
 def test_options_name_key_value_and_way_out(options: dict, message: str) -> None:

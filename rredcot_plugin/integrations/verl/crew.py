@@ -17,12 +17,12 @@ from typing import Any, Protocol
 
 import ray
 import torch
-from ray.exceptions import RayActorError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rredcot_plugin.alignment import TokenBytes
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.encoding import Manner, ProbeEncoder
+from rredcot_plugin.integrations.verl.workers import WorkerLostError, Workers
 from rredcot_plugin.probing import ProbePlan
 from rredcot_plugin.rows import StepRows
 from rredcot_plugin.shards import (
@@ -36,13 +36,10 @@ from rredcot_plugin.shards import (
     state_weight_in_parts,
     unparcel,
 )
-from rredcot_plugin.types import Rollouts, Segments, check_partition
+from rredcot_plugin.types import Rollouts, Segments
 from rredcot_plugin.values.proposals import lowest_of_others
 
 logger = logging.getLogger(__name__)
-
-LOST = (RayActorError, ConnectionError)
-"""What an actor cannot help; an error of a user's segmenter is none of these."""
 
 AUTO_TOKENS = 1 << 20
 """Response tokens of a step up to which ``auto`` stays in the driver: about one second of work."""
@@ -83,15 +80,14 @@ class CrewMember:
 
     def do(self, method: str, parcelled: Any) -> Any:
         """The method's result with these arguments, both as parcels."""
-        return parcel(getattr(self, method)(*unparcel(parcelled)))
+        with short_of_memory():
+            return parcel(getattr(self, method)(*unparcel(parcelled)))
 
-    def read(self, source: Source) -> Seen:
+    def read(self, source: Source, index: Index) -> Seen:
         self._source = source
         with reaching():
             rows = source.rows()
-        seen = self._work.read(rows)
-        check_partition(seen.levels[-1], rows.rollouts.response_mask)  # the driver sees no mask to check against
-        return seen
+        return self._work.read(rows, index)
 
     def plan(self, manner: Manner, lowest: torch.Tensor) -> ProbePlan:
         """Without the segments, which the driver has from ``read``, and without the probes where they are delivered."""
@@ -125,6 +121,17 @@ def reaching() -> Iterator[None]:
         raise ConnectionError(f"no way to TransferQueue: {error!r}") from error
 
 
+@contextlib.contextmanager
+def short_of_memory() -> Iterator[None]:
+    """torch's error for memory that the CPU lacks is a ``MemoryError`` like everybody else's."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "DefaultCPUAllocator" in str(error):
+            raise MemoryError(str(error)) from error
+        raise
+
+
 def hear(work: GroupWork, source: Source) -> bool:
     """Have the actor's signals heard; whether there are log-probs."""
     assert work.rows is not None
@@ -136,7 +143,8 @@ class Crew:
     """Splits a batch, has its parts worked on here or in Ray actors, and puts the results together.
 
     Actors read their parts from the source, so that no token passes the driver. With ``delivers`` probes are laid down
-    there by whoever made them.
+    there by whoever made them. An actor that is lost costs one warning: the driver then does the work of its step and of
+    all later ones itself, with the same result.
     """
 
     def __init__(
@@ -146,7 +154,7 @@ class Crew:
         self.group_ids: list[str] = []
         self._here = GroupWork(config, table, encoder)
         self._source: Source | None = None
-        self._members: list[Any] = []
+        self.workers = Workers(self._start, config.credit_timeout_s)
         self._indices: list[Index] = []
         self._lost = False
 
@@ -170,8 +178,8 @@ class Crew:
         if not self.processes:
             return self.alone()
         try:
-            seen, plan = plan_in_parts(source, self._indices, self._ask)
-        except LOST as error:
+            seen, plan = plan_in_parts(source, self._indices, self.workers.ask)
+        except WorkerLostError as error:
             self._lose(error)
             return self.alone()
         self.encoder.learn(seen.manner)  # in case the driver has to go on alone
@@ -191,7 +199,8 @@ class Crew:
 
     def undelivered(self) -> ProbePlan:
         """From here on probes stay in their plan; that of the batch at hand, by the driver."""
-        self.delivers, self._members = False, []
+        self.delivers = False
+        self.workers.dismiss()
         return self.alone()[1]
 
     def hear(self) -> bool:
@@ -199,17 +208,17 @@ class Crew:
         assert self._source is not None
         if self.processes:
             try:
-                return all(self._ask("hear", [()] * self.processes))
-            except LOST as error:
-                self._take_over(error)
+                return all(self.workers.ask("hear", [()] * self.processes))
+            except WorkerLostError as error:
+                return self._take_over(error)
         return hear(self._here, self._source)
 
     def features(self, rollouts: Rollouts, segments: Segments, *states: Any) -> torch.Tensor:
         """``boundary_features`` of the batch that was planned last, with its arguments."""
         if self.processes:
             try:
-                return features_in_parts(self._indices, self._ask, rollouts, segments, *states)
-            except LOST as error:
+                return features_in_parts(self._indices, self.workers.ask, rollouts, segments, *states)
+            except WorkerLostError as error:
                 self._take_over(error)
         return self._here.features(*states)
 
@@ -217,25 +226,17 @@ class Crew:
         """``gradient_norm_proxy`` of the batch that was planned last, with its arguments."""
         if self.processes:
             try:
-                return state_weight_in_parts(self._indices, self._ask, rollouts, segments)
-            except LOST as error:
+                return state_weight_in_parts(self._indices, self.workers.ask, rollouts, segments)
+            except WorkerLostError as error:
                 self._take_over(error)
         return self._here.state_weight()
 
-    def _take_over(self, error: Exception) -> None:
-        """Go on alone in the middle of a step."""
+    def _take_over(self, error: WorkerLostError) -> bool:
+        """Go on alone in the middle of a step; whether there are log-probs."""
         assert self._source is not None
         self._lose(error)
         self._here.read(self._source.rows())
-        hear(self._here, self._source)
-
-    def _ask(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """The method's result of every part, each from an actor."""
-        while len(self._members) < len(arguments):
-            self._members.append(self._start())
-        calls = zip(self._members, arguments, strict=False)
-        found = ray.get([member.do.remote(method, parcel(given)) for member, given in calls])
-        return [unparcel(each) for each in found]
+        return hear(self._here, self._source)
 
     def _start(self) -> Any:
         """One actor, on this node: its user code lies where the driver's does, and the batch stays in memory."""
@@ -252,12 +253,13 @@ class Crew:
             return min(MOST_WORKERS, len(os.sched_getaffinity(0)) // 2) if tokens > AUTO_TOKENS else 1
         return max(1, int(workers))
 
-    def _lose(self, error: Exception) -> None:
+    def _lose(self, error: WorkerLostError) -> None:
         """From here on without actors."""
         logger.warning(
-            "rredcot: a process of credit_workers=%s failed (%s); the driver does the work itself from here on, slower. "
-            "If it ran out of memory, set fewer algorithm.rredcot.credit_workers",
+            "rredcot: a process of credit_workers=%s failed (%s); the driver does the work itself from here on, slower. %s",
             self.config.credit_workers,
-            str(getattr(error, "cause", None) or error).partition("\n")[0],
+            error,
+            error.way_out,
         )
-        self._members, self._indices, self._lost = [], [], True
+        self.workers.dismiss()
+        self._indices, self._lost = [], True
