@@ -108,7 +108,7 @@ def test_a_lost_worker_costs_one_warning(
     sabotage(shared.workers.actors[1], method, deed)
     began = time.monotonic()
     assert_same(credit_of(shared, second), credit_of(alone, second))
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 300
     (record,) = [r for r in caplog.records if "credit_workers=2 failed" in r.message]
     assert re.search(rf"\(credit worker 2 of 2 {'' if 'did' in said else '.*'}{said}", record.message)
     assert ("credit_timeout_s" in record.message) == (deed is stop)
@@ -117,7 +117,7 @@ def test_a_lost_worker_costs_one_warning(
     assert_same(credit_of(shared, first), credit_of(alone, first))
     assert not shared.workers.actors, "it stays alone"
     while any(map(alive, pids)):
-        assert time.monotonic() - began < 60, "no worker is left over, stopped ones neither"
+        assert time.monotonic() - began < 400, "no worker is left over, stopped ones neither"
         time.sleep(0.1)
 
 
@@ -226,11 +226,11 @@ def test_what_a_part_raises_itself_stays_what_it_is(light: Workers, error: Excep
 
 def test_an_error_does_not_wait_for_a_worker_that_is_slow(light: Workers) -> None:
     began = time.monotonic()
-    slow = Workers(light_actor, 60.0)
+    slow = Workers(light_actor, 400.0)
     with pytest.raises(ValueError, match="wrong"):
-        slow.ask("do", [("sleep", (50.0,)), ("throw", (ValueError("wrong"),))])
+        slow.ask("do", [("sleep", (300.0,)), ("throw", (ValueError("wrong"),))])
     slow.dismiss()
-    assert time.monotonic() - began < 40
+    assert time.monotonic() - began < 200
 
 
 def test_memory_that_torch_lacks_is_memory_that_is_lacking() -> None:
