@@ -13,6 +13,7 @@ import importlib
 import logging
 import os
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import ray
@@ -139,6 +140,15 @@ def hear(work: GroupWork, source: Source) -> bool:
     return work.hear(signals.get("log_probs"), signals.get("entropies"))
 
 
+def start_member(config: RRedCoTConfig, table: TokenBytes, encoder: ProbeEncoder, *, delivers: bool) -> Any:
+    """One actor, on this node: its user code lies where the driver's does, and the batch stays in memory."""
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    built = (config.build_segmenter(), config.build_value_estimator())
+    modules = sorted({type(part).__module__ for part in built})
+    actor = ray.remote(num_cpus=0)(CrewMember).options(scheduling_strategy=here)
+    return actor.remote(modules, config, table, dataclasses.replace(encoder, _seen={}), delivers=delivers)
+
+
 class Crew:
     """Splits a batch, has its parts worked on here or in Ray actors, and puts the results together.
 
@@ -154,7 +164,7 @@ class Crew:
         self.group_ids: list[str] = []
         self._here = GroupWork(config, table, encoder)
         self._source: Source | None = None
-        self.workers = Workers(self._start, config.credit_timeout_s)
+        self.workers = self._hire()
         self._indices: list[Index] = []
         self._lost = False
 
@@ -201,6 +211,7 @@ class Crew:
         """From here on probes stay in their plan; that of the batch at hand, by the driver."""
         self.delivers = False
         self.workers.dismiss()
+        self.workers = self._hire()
         return self.alone()[1]
 
     def hear(self) -> bool:
@@ -238,14 +249,10 @@ class Crew:
         self._here.read(self._source.rows())
         return hear(self._here, self._source)
 
-    def _start(self) -> Any:
-        """One actor, on this node: its user code lies where the driver's does, and the batch stays in memory."""
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        built = (self.config.build_segmenter(), self.config.build_value_estimator())
-        modules = sorted({type(part).__module__ for part in built})
-        encoder = dataclasses.replace(self.encoder, _seen={})
-        actor = ray.remote(num_cpus=0)(CrewMember).options(scheduling_strategy=here)
-        return actor.remote(modules, self.config, self.table, encoder, delivers=self.delivers)
+    def _hire(self) -> Workers:
+        """Workers that start when they are first asked."""
+        start = partial(start_member, self.config, self.table, self.encoder, delivers=self.delivers)
+        return Workers(start, self.config.credit_timeout_s)
 
     def _wanted(self, tokens: int) -> int:
         workers = self.config.credit_workers
