@@ -130,6 +130,17 @@ def warn_of_pointless(config: Any, settings: RRedCoTConfig) -> None:
             "biased with lam=1 too; support, self_normalized, confidence and monte_carlo are not",
             settings.value_estimator,
         )
+    v1 = config.trainer.v1
+    sync_step = v1.get(v1.trainer_mode, {}).get("parameter_sync_step", 1)
+    if _bypasses(config) and sync_step > 1:
+        logger.warning(
+            "rredcot: algorithm.rollout_correction.bypass_mode=True takes old_log_probs from the rollout engine, but "
+            "probes run under the actor's weights, which trainer.v1.%s.parameter_sync_step=%s updates within a step: "
+            "from its second mini-batch on, values are those of a later policy than the one that sampled. Set "
+            "bypass_mode=False to have both under the weights that the step began with",
+            v1.trainer_mode,
+            sync_step,
+        )
     reads = scores_read(settings.build_value_estimator())
     if "reward_model" in reads and not config.reward.reward_model.enable and not config.critic.enable:
         logger.warning(
@@ -164,7 +175,11 @@ def why_not_in_pass(config: Any) -> str | None:
         return f"actor_rollout_ref.actor.ulysses_sequence_parallel_size={sequence_parallel}"
     if model.get("use_fused_kernels", False):
         return "actor_rollout_ref.model.use_fused_kernels=True"
-    correction = config.algorithm.get("rollout_correction", None)
-    if correction and correction.get("bypass_mode", False):
+    if _bypasses(config):
         return "algorithm.rollout_correction.bypass_mode=True (there is no log-prob pass)"
     return None
+
+
+def _bypasses(config: Any) -> bool:
+    correction = config.algorithm.get("rollout_correction", None)
+    return bool(correction and correction.get("bypass_mode", False))

@@ -28,8 +28,9 @@ def rewards_at_ends(credit: Credit) -> torch.Tensor:
 def share_with_sessions(own: torch.Tensor, roles: RowRoles, response_mask: torch.Tensor) -> torch.Tensor:
     """Advantages of all rows of the batch from those of the active ones.
 
-    An earlier output of a session gets the advantage of the first token of its last output everywhere, as
-    verl's GRPO hands one number to all of them; padding gets 0.
+    An earlier output of a session gets the advantage of the first unmasked token of its last output everywhere, as
+    verl's GRPO hands one number to all of them: 0 where rollout correction has rejected all of that output
+    (``response_mask`` is the mask after rejection). Padding gets 0.
     """
     mask = response_mask.to(own.dtype)
     result = torch.zeros_like(mask)
@@ -39,7 +40,7 @@ def share_with_sessions(own: torch.Tensor, roles: RowRoles, response_mask: torch
         if roles.active[owner] == row:
             result[row] = own[owner] * mask[row]
         else:
-            last_output = response_mask[roles.active[owner]].bool()
-            first = int(last_output.float().argmax())
-            result[row] = own[owner, first] * mask[row]
+            last_output = mask[roles.active[owner]]
+            first = int(last_output.argmax())
+            result[row] = own[owner, first] * last_output[first] * mask[row]
     return result

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
+from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY, PPOTrainer
 
 from rredcot_plugin.integrations.verl.estimator import credit_step
 from rredcot_plugin.integrations.verl.runner import CreditRunner
@@ -57,12 +57,6 @@ class RRedCoTTrainerMixin:
             self.rredcot.on_sampled()  # before verl puts the rollout servers to sleep
         super().on_sample_end()  # type: ignore[misc]
 
-    def _compute_old_log_prob(self, batch: Any, metrics: dict) -> Any:
-        compute = super()._compute_old_log_prob  # type: ignore[misc]
-        if self.rredcot is None:
-            return compute(batch, metrics)
-        return self.rredcot.compute_old_log_prob(batch, metrics, compute)
-
     def _compute_advantage(self, batch: Any, metrics: dict) -> Any:
         if self.rredcot is None:
             return super()._compute_advantage(batch, metrics)  # type: ignore[misc]
@@ -89,12 +83,32 @@ class RRedCoTTrainerMixin:
         self.rredcot.load(folder)
 
 
+class RRedCoTLogProbPass(PPOTrainer):
+    """Credit assignment around the log-prob pass of verl's base trainer, inside whatever a mode's trainer does around
+    that.
+
+    From the second mini-batch of a step on, ``separate_async`` loads the weights that the step began with, calls its
+    base class, and loads the current weights again. Probes must see what ``old_log_probs`` see, those that run as rows
+    of their own too, so this class comes after the mode's trainer in the order of resolution.
+    """
+
+    rredcot: CreditRunner | None
+
+    def _compute_old_log_prob(self, batch: Any, metrics: dict) -> Any:
+        compute = super()._compute_old_log_prob
+        if self.rredcot is None:
+            return compute(batch, metrics)
+        return self.rredcot.compute_old_log_prob(batch, metrics, compute)
+
+
 def wrap_trainers() -> None:
-    """Put the mixin in front of every registered trainer; a second call changes nothing."""
+    """Put the mixin in front of every registered trainer, and the log-prob pass between it and its base; a second call
+    changes nothing."""
     for name in MODES:
         trainer = TRAINER_REGISTRY[name]
         if not issubclass(trainer, RRedCoTTrainerMixin):
-            wrapped = type(trainer.__name__, (RRedCoTTrainerMixin, trainer), {"__module__": __name__})
+            bases = (RRedCoTTrainerMixin, trainer, RRedCoTLogProbPass)
+            wrapped = type(trainer.__name__, bases, {"__module__": __name__})
             TRAINER_REGISTRY[name] = wrapped
 
 
