@@ -38,6 +38,7 @@ def credit_metrics(
     rewards: Float[Tensor, "B S"],
     outcome: Float[Tensor, " B"],
     segment_advantages: Float[Tensor, "B S"],
+    baselines: Float[Tensor, "B S"],
 ) -> dict[str, float]:
     """Sizes of segments, values and credit over the batch, in reward units and tokens."""
     exists = segments.exists
@@ -55,6 +56,7 @@ def credit_metrics(
         **spread("rredcot/credit/segment_reward", rewards[exists]),
         **spread("rredcot/credit/abs_delta", size[exists], low=False),
         **spread("rredcot/credit/segment_advantage", segment_advantages[exists]),
+        **spread("rredcot/credit/baseline", baselines[exists]),
         "rredcot/credit/negative_share/mean": share(deltas[exists] < 0),
         "rredcot/credit/answer_share/mean": float(answer_share[moved].mean()) if bool(moved.any()) else 0.0,
         "rredcot/credit/return_error/max": float((rewards.sum(1) - outcome)[real].abs().max())

@@ -120,7 +120,7 @@ def assign_credit(
     else:
         per_segment, tokens = _from_segments(config, evidence, gae, baselines)
     advantages, returns = _finished(config, segments, tokens, gae + values, outcomes)
-    report |= metric.credit_metrics(segments, values, deltas, rewards, outcomes.total, per_segment)
+    report |= metric.credit_metrics(segments, values, deltas, rewards, outcomes.total, per_segment, baselines)
     return Credit(advantages, returns, segments, values, rewards, deltas, report, baselines)
 
 

@@ -142,10 +142,16 @@ class GroupWork:
         self.encoder.learn(manner)
         return place_probes(self.rows, self._segments, self.config, self.encoder, lowest)
 
-    def hear(self, log_probs: Float[Tensor, "B T"] | None, entropies: Float[Tensor, "B T"] | None) -> bool:
+    def hear(
+        self,
+        log_probs: Float[Tensor, "B T"] | None,
+        entropies: Float[Tensor, "B T"] | None,
+        sum_pi_squared: Float[Tensor, "B T"] | None = None,
+    ) -> bool:
         """Take the actor's signals for those of the rollout engine; whether there are log-probs."""
         assert self.rows is not None
         rollouts = dataclasses.replace(self.rows.rollouts, log_probs=log_probs, entropies=entropies)
+        rollouts = dataclasses.replace(rollouts, sum_pi_squared=sum_pi_squared)
         self.rows = dataclasses.replace(self.rows, rollouts=rollouts)
         return log_probs is not None
 

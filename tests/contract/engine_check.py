@@ -67,6 +67,7 @@ def make_batch(
     backend: str | None,
     attribution: str | None,
     starts: list[int],
+    squares: bool = False,
 ) -> TensorDict:
     masks = [torch.ones(response, dtype=torch.int64) for _, response in LENGTHS]
     fields = {
@@ -85,7 +86,7 @@ def make_batch(
         "use_dynamic_bsz": False,
         "micro_batch_size_per_gpu": 2,
     }
-    asked = {wire.BACKEND: backend, wire.ATTRIBUTION: attribution}
+    asked = {wire.BACKEND: backend, wire.ATTRIBUTION: attribution, wire.SQUARES: squares}
     tu.assign_non_tensor(data, **notes, **{key: value for key, value in asked.items() if value})
     return data
 
@@ -98,9 +99,15 @@ def run(
     backend: str | None,
     attribution: str | None = None,
     starts: list[int] = ANSWER_STARTS,
+    squares: bool = False,
 ) -> dict[str, torch.Tensor]:
     batch = make_batch(
-        rows, remove_padding=remove_padding, backend=backend, attribution=attribution, starts=starts
+        rows,
+        remove_padding=remove_padding,
+        backend=backend,
+        attribution=attribution,
+        starts=starts,
+        squares=squares,
     )
     with engine.eval_mode():
         out = engine.infer_batch(batch)
@@ -114,7 +121,7 @@ def values(nested: torch.Tensor) -> torch.Tensor:
 def check(path: Path, reference, rows: list[torch.Tensor], *, remove_padding: bool) -> None:
     engine = make_engine(path, remove_padding=remove_padding)
     plain = run(engine, rows, remove_padding=remove_padding, backend=None)
-    assert wire.LOG_PROBS not in plain, "a batch that asks for nothing must get nothing"
+    assert set(plain) == {"log_probs", "entropy"}, "a batch that asks for nothing must get nothing"
     for backend in ("cached", "packed"):
         out = run(engine, rows, remove_padding=remove_padding, backend=backend)
         for name in ("log_probs", "entropy"):
@@ -129,7 +136,32 @@ def check(path: Path, reference, rows: list[torch.Tensor], *, remove_padding: bo
             assert error < 1e-5, (remove_padding, backend, row, error)
         print(f"remove_padding={remove_padding} backend={backend}: equal")
     check_attribution(engine, reference, rows, plain, remove_padding=remove_padding)
+    check_squares(engine, reference, rows, plain, remove_padding=remove_padding)
     check_unsupported(engine, rows, remove_padding=remove_padding)
+
+
+def check_squares(engine, reference, rows, plain, *, remove_padding: bool) -> None:
+    """Σ π² of every token of the response, alone, and beside probes and attribution."""
+    expected = []
+    for row, (prompt, _) in zip(rows, LENGTHS, strict=True):
+        with torch.no_grad():
+            logits = reference(input_ids=row[None]).logits[0]
+        expected.append((logits / TEMPERATURE).softmax(-1).square().sum(-1)[prompt - 1 : -1])
+    for backend, attribution in ((None, None), ("cached", None), ("packed", None), ("cached", "gradient")):
+        out = run(
+            engine,
+            rows,
+            remove_padding=remove_padding,
+            backend=backend,
+            attribution=attribution,
+            squares=True,
+        )
+        for name in ("log_probs", "entropy"):
+            difference = float((values(plain[name]) - values(out[name])).abs().max())
+            assert difference < 1e-5 if backend == "packed" else difference == 0.0, (backend, name, difference)
+        for got, wanted in zip(out[wire.SUM_PI_SQUARED].unbind(), expected, strict=True):
+            torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-6)
+    print(f"remove_padding={remove_padding} sum of squares: as softmax says")
 
 
 def check_attribution(engine, reference, rows, plain, *, remove_padding: bool, starts=ANSWER_STARTS) -> None:

@@ -1,4 +1,4 @@
-"""Probes and attribution in verl's FSDP2 engine equal independent forwards and leave verl's own outputs alone."""
+"""Probes, attribution and sums of squares in verl's FSDP2 engine equal independent forwards and leave verl's own outputs alone."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ def start_check(folder: Path, *ranks: int) -> subprocess.Popen[str]:
     )
 
 
-def test_engine_probes_and_attribution(tmp_path: Path) -> None:
+def test_engine_probes_attribution_and_squares(tmp_path: Path) -> None:
     process = start_check(tmp_path)
     out, error = process.communicate(timeout=600)
     assert process.returncode == 0, error[-3000:]
     assert out.count("equal") == 4
     assert out.count("attribution: the same") == 2
     assert out.count("as agreed") == 2
+    assert out.count("as softmax says") == 2
 
 
 def test_ranks_with_different_rows_stay_in_step(tmp_path: Path) -> None:

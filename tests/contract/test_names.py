@@ -152,12 +152,36 @@ def test_rredcot_ppo_switches_the_critic_on() -> None:
             "enable_resource_pool",
         ),
         (["+algorithm.rredcot.value_estimator=gradient", "actor_rollout_ref.actor.strategy=megatron"], "megatron"),
+        (
+            ["+algorithm.rredcot.baseline=token", "actor_rollout_ref.model.use_fused_kernels=True"],
+            r"algorithm\.rredcot\.baseline=token .*use_fused_kernels=True.* or take a baseline .*least_variance",
+        ),
+        (
+            ["+algorithm.rredcot.baseline=token", "algorithm.rollout_correction.bypass_mode=True"],
+            r"algorithm\.rredcot\.baseline=token .*bypass_mode=True",
+        ),
+        (
+            [
+                "+algorithm.rredcot.baseline='rredcot_plugin.baselines:TokenBaseline'",
+                "actor_rollout_ref.actor.strategy=megatron",
+            ],
+            r"algorithm\.rredcot\.baseline=.*TokenBaseline.* strategy=megatron",
+        ),
     ],
 )
-def test_what_an_estimator_cannot_read_is_said_at_the_start(overrides: list[str], message: str) -> None:
+def test_what_an_estimator_or_baseline_cannot_read_is_said_at_the_start(
+    overrides: list[str], message: str
+) -> None:
     config = verl_config(*overrides)
     with pytest.raises(ValueError, match=message):
         check_estimator(config, read_settings(config))
+
+
+def test_a_baseline_without_needs_runs_with_any_engine() -> None:
+    config = verl_config("+algorithm.rredcot.baseline=trace", "actor_rollout_ref.model.use_fused_kernels=True")
+    check_estimator(config, read_settings(config))
+    plain = verl_config("+algorithm.rredcot.baseline=token")
+    check_estimator(plain, read_settings(plain))
 
 
 @pytest.mark.parametrize(

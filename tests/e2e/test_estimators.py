@@ -60,7 +60,7 @@ def test_monte_carlo_and_extensions_of_users(demo_inputs: Inputs, tmp_path: Path
 
 
 def test_attribution_in_the_pass_beside_references(demo_inputs: Inputs, tmp_path: Path) -> None:
-    """One run for the estimators that need nothing but the pass: a mixture of all of them."""
+    """One run for what needs nothing but the pass: a mixture of such estimators, measured from a baseline per token."""
     run = train(
         inputs_with_references(demo_inputs, tmp_path),
         tmp_path / "run",
@@ -71,6 +71,7 @@ def test_attribution_in_the_pass_beside_references(demo_inputs: Inputs, tmp_path
         "{name: iterative, options: {base: reference}}]}",
         "+algorithm.rredcot.calibrate=group_shift",
         "+algorithm.rredcot.max_probe_tokens=96",
+        "+algorithm.rredcot.baseline=token",
         "algorithm.use_kl_in_reward=True",
     )
     assert_sound(run, 2)
@@ -78,6 +79,8 @@ def test_attribution_in_the_pass_beside_references(demo_inputs: Inputs, tmp_path
         assert step["rredcot/probes/in_pass/mean"] == 1
         assert step["rredcot/probes/proposals/mean"] > 1
         assert step["rredcot/fallback/group_mean/mean"] == 0
+        assert step["rredcot/credit/baseline/max"] > step["rredcot/credit/baseline/min"]
+        assert step["rredcot/credit/baseline/mean"] != pytest.approx(step["rredcot/value/prompt/mean"], abs=1e-6)
 
 
 def inputs_with_references(inputs: Inputs, folder: Path) -> Inputs:

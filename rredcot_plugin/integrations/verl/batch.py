@@ -28,8 +28,8 @@ FIELDS = [
 
 REWARD_FIELDS = ["data_source", "reward_model", "extra_info", "raw_prompt", "uid"]
 
-SIGNALS = {"old_log_probs": "log_probs", "entropy": "entropies"}
-"""verl's fields of the log-prob pass, and the fields of ``Rollouts`` that they become."""
+SIGNALS = {"old_log_probs": "log_probs", "entropy": "entropies", wire.SUM_PI_SQUARED: "sum_pi_squared"}
+"""Fields of the log-prob pass, and the fields of ``Rollouts`` that they become."""
 
 
 def padded(nested: torch.Tensor, width: int) -> torch.Tensor:

@@ -137,7 +137,7 @@ def hear(work: GroupWork, source: Source) -> bool:
     """Have the actor's signals heard; whether there are log-probs."""
     assert work.rows is not None
     signals = source.signals(work.rows.rollouts.token_ids.shape[1])
-    return work.hear(signals.get("log_probs"), signals.get("entropies"))
+    return work.hear(*(signals.get(name) for name in ("log_probs", "entropies", "sum_pi_squared")))
 
 
 def start_member(config: RRedCoTConfig, table: TokenBytes, encoder: ProbeEncoder, *, delivers: bool) -> Any:

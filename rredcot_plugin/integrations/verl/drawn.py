@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from rredcot_plugin.alignment import TokenBytes
+from rredcot_plugin.redistribution import mean_per_segment
 from rredcot_plugin.report.text import readable_prompt, visible
 from rredcot_plugin.rows import StepRows
 from rredcot_plugin.types import Credit, Rollouts
@@ -64,7 +65,7 @@ def credit_numbers(credit: Credit) -> dict[str, np.ndarray]:
     lengths = owners.unique_consecutive(return_counts=True)[1]
     numbers = {
         "rredcot/credit/histogram": credit.deltas[exists],
-        "rredcot/credit/segment_advantage/histogram": credit.advantages[real][lengths.cumsum(0) - lengths],
+        "rredcot/credit/segment_advantage/histogram": mean_per_segment(credit.advantages, segments)[exists],
         "rredcot/value/boundary/histogram": credit.values[:, 1:][exists[:, 1:]],
         "rredcot/segments/tokens/histogram": lengths,
         "rredcot/segments/per_trace/histogram": segments.num_segments,

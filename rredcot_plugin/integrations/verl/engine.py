@@ -1,7 +1,7 @@
-"""Runs after ``verl.workers.engine``: FSDP engines whose log-prob pass also answers probes and attributes.
+"""Runs after ``verl.workers.engine``: FSDP engines whose log-prob pass also answers probes, attributes, and sums π².
 
-The classes are verl's own with one method extended, registered for the vendor of each device; verl prefers a
-vendor's entry, so no entry of verl is replaced. A batch that asks for neither goes through untouched.
+The classes are verl's own with two methods extended, registered for the vendor of each device; verl prefers a
+vendor's entry, so no entry of verl is replaced. A batch that asks for none of this goes through untouched.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 from verl.utils import tensordict_utils as tu
 from verl.utils.device import get_device_id, get_device_name, get_torch_device
 from verl.workers.engine.base import EngineRegistry
@@ -31,6 +32,7 @@ from rredcot_plugin.probes.attention_scores import attention_attribution, captur
 from rredcot_plugin.probes.capture import RowSpan
 from rredcot_plugin.probes.gradient_scores import gradient_attribution
 from rredcot_plugin.probes.layout import ProbeLayout, ProbeSpec, row_spans_of, unpack
+from rredcot_plugin.probes.squares import sum_pi_squared
 
 logger = logging.getLogger(__name__)
 
@@ -150,6 +152,45 @@ class AttributionEngineMixin:
         return None
 
 
+class SquaresEngineMixin:
+    """Adds ``rredcot_sum_pi_squared`` to the model outputs of a log-prob pass that asks for it.
+
+    Computed from the logits that verl's own outputs come from, before it looks at them, at the temperature of the
+    pass. verl's ``calculate_sum_pi_squared`` does the same in the precision of the logits (off by up to a fifth in
+    bfloat16), for prompts too, with two more tensors as large as all logits, in six times the time
+    (benchmarks/sum_pi_squared.py).
+    """
+
+    def prepare_model_outputs(
+        self, output: Any, output_args: Any, micro_batch: Any, logits_processor_func: Any
+    ) -> dict:
+        asked = tu.get_non_tensor_data(data=micro_batch, key=wire.SQUARES, default=False)
+        squares = {wire.SUM_PI_SQUARED: _squares(output.logits, micro_batch)} if asked else {}
+        found = super().prepare_model_outputs(  # type: ignore[misc]
+            output=output,
+            output_args=output_args,
+            micro_batch=micro_batch,
+            logits_processor_func=logits_processor_func,
+        )
+        return {**found, **squares}
+
+
+@torch.no_grad()
+def _squares(logits: torch.Tensor, micro_batch: Any) -> torch.Tensor:
+    """Jagged rows of Σ_v π_v², one for each token of the response; its distribution stands one row before it."""
+    logits = logits.full_tensor() if isinstance(logits, DTensor) else logits
+    lengths = [len(row) for row in micro_batch["input_ids"].unbind()]
+    responses = [len(row) for row in micro_batch["response_mask"].unbind()]
+    temperatures = torch.as_tensor(micro_batch["temperature"]).float().flatten().expand(len(lengths))
+    packed = tu.get_non_tensor_data(data=micro_batch, key="use_remove_padding", default=True)
+    spans = row_spans_of(lengths) if packed else [(i, 0, n) for i, n in enumerate(lengths)]
+    found = []
+    for (row, _, end), response, temperature in zip(spans, responses, temperatures, strict=True):
+        own = logits[row, end - 1 - response : end - 1]
+        found.append(sum_pi_squared(own, temperature.to(own.device).expand(len(own))))
+    return wire.jagged(found)
+
+
 def _warn_unread(error: UnsupportedModelError) -> None:
     logger.warning(
         "rredcot: this model's attention or gradient cannot be read, so nothing is attributed: %s", error
@@ -223,7 +264,7 @@ def register() -> None:
                 continue
             taken = {key[1] for key in registered if isinstance(key, tuple) and key[0] == device}
             vendors = [vendor for vendor in VENDORS.get(device, ()) if vendor not in taken]
-            bases = (AttributionEngineMixin, ProbeEngineMixin, engine)
+            bases = (AttributionEngineMixin, ProbeEngineMixin, SquaresEngineMixin, engine)
             probing = type(f"RRedCoT{engine.__name__}", bases, {"__module__": __name__})
             globals()[probing.__name__] = probing  # findable by name
             if vendors:

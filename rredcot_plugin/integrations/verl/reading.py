@@ -7,6 +7,7 @@ from typing import Any
 from verl.utils.debug import marked_timer
 
 from rredcot_plugin.alignment import TokenBytes
+from rredcot_plugin.baselines.base import needs_of
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.integrations.verl import wire
 from rredcot_plugin.integrations.verl.attribution import ask_attribution, read_attribution
@@ -26,7 +27,7 @@ from rredcot_plugin.values.reward_model import RewardModelEstimator
 
 
 class StepReader:
-    """Knows what the configured estimator reads, and where that comes from."""
+    """Knows what the configured estimator and baseline read, and where that comes from."""
 
     def __init__(self, trainer: Any, settings: RRedCoTConfig, open_rows: OpenRows) -> None:
         self.trainer, self.settings, self.open_rows = trainer, settings, open_rows
@@ -35,8 +36,12 @@ class StepReader:
         self.reads = scores_read(estimator)
         self.own = any(not type(leaf).__module__.startswith("rredcot_plugin.") for leaf in parts)
         """Whether a part of it is a user's, which may look at texts."""
-        self.needs_rows = bool(self.own or self.reads or any(leaf.proposes == NO_PROBES for leaf in parts))
-        """Whether the estimator looks at tokens or their signals in the driver."""
+        baseline_reads = needs_of(settings.build_baseline(log_probs=True))
+        self.squares = "sum_pi_squared" in baseline_reads
+        """Whether the baseline wants Σ_v π_v² of every token."""
+        unprobed = any(leaf.proposes == NO_PROBES for leaf in parts)
+        self.needs_rows = bool(self.own or self.reads or unprobed or baseline_reads)
+        """Whether the estimator or the baseline looks at tokens or their signals in the driver."""
         self.attributions = self.reads & wire.SCORES.keys()
         self.table: TokenBytes | None = None
         self.monte_carlo: MonteCarloHook | None = None
@@ -71,6 +76,8 @@ class StepReader:
         if self.attributions:
             every = self.open_rows(batch, range(len(batch.keys)))
             ask_attribution(batch, every, self.attributions, state.roles, state.held, state.segments)
+        if self.squares:
+            batch.extra_info[wire.SQUARES] = True
 
     def read_signals(self, state: StepState, crew: Crew) -> None:
         """The actor's signals of the tokens (``batch.SIGNALS``), by whoever needs them."""

@@ -98,8 +98,8 @@ class CreditRunner:
         extra_info = batch.extra_info
         batch = compute(batch, metrics)
         for info in (extra_info, batch.extra_info):
-            info.pop(wire.BACKEND, None)
-            info.pop(wire.ATTRIBUTION, None)
+            for key in (wire.BACKEND, wire.ATTRIBUTION, wire.SQUARES):
+                info.pop(key, None)
         if asked:
             self.exchange.read(batch, state, self.crew, metrics)
         self.reader.read_signals(state, self.crew)

@@ -9,6 +9,7 @@ from typing import Any
 import verl
 from omegaconf import OmegaConf
 
+from rredcot_plugin.baselines.base import needs_of
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.integrations.verl import SUPPORTED_VERL
 from rredcot_plugin.integrations.verl.estimator import GROUP, NAMES, PPO, RED
@@ -89,11 +90,11 @@ def switch_on_critic(config: Any) -> None:
 
 
 def check_estimator(config: Any, settings: RRedCoTConfig) -> None:
-    """What the estimator reads must be there to be read in this run.
+    """What the estimator and the baseline read must be there to be read in this run.
 
     Raises:
-        ValueError: ``monte_carlo`` with a reward model that shares the trainer's devices; ``attention`` or
-            ``gradient`` with an engine whose log-prob pass we do not reach.
+        ValueError: ``monte_carlo`` with a reward model that shares the trainer's devices; ``attention``,
+            ``gradient`` or ``baseline: token`` with an engine whose log-prob pass we do not reach.
     """
     reads = scores_read(settings.build_value_estimator())
     key = f"algorithm.rredcot.value_estimator={settings.value_estimator}"
@@ -109,6 +110,12 @@ def check_estimator(config: Any, settings: RRedCoTConfig) -> None:
         raise ValueError(
             f"{key} runs inside the log-prob pass of verl's FSDP engines, which {reason} keeps it out of: change "
             "that, or take an estimator that works with any engine (support, confidence)"
+        )
+    if "sum_pi_squared" in needs_of(settings.build_baseline(log_probs=True)) and reason is not None:
+        raise ValueError(
+            f"algorithm.rredcot.baseline={settings.baseline} reads the sum of squared probabilities from the logits of "
+            f"the log-prob pass of verl's FSDP engines, which {reason} keeps it out of: change that, or take a baseline "
+            "that works with any engine (least_variance, trace, value)"
         )
 
 

@@ -10,6 +10,9 @@ Attribution travels beside them, with probes or without. There: the non-tensor k
 where the answer begins, counted from the start of the prompt, -1 for none. Back: the fields
 ``rredcot_attention`` and ``rredcot_gradient``, one float a token of the *response* (masked ones included), in
 its order; 0 from the answer on and in rows without one, NaN throughout where the model cannot be read.
+
+Σ_v π_v² is asked for by the non-tensor key ``rredcot_squares`` (true) and comes back as the field
+``rredcot_sum_pi_squared``, one float per token of the response in its order.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ LOG_PROBS = "rredcot_probe_log_probs"
 BACKEND = "rredcot_probe_backend"
 ATTRIBUTION = "rredcot_attribution"
 ANSWER_START = "rredcot_answer_start"
+SQUARES = "rredcot_squares"
+SUM_PI_SQUARED = "rredcot_sum_pi_squared"
 SCORES = {"attention": "rredcot_attention", "gradient": "rredcot_gradient"}
 """Kind of attribution -> the field that its token scores come back in."""
 
