@@ -165,7 +165,7 @@ def test_rredcot_ppo_switches_the_critic_on() -> None:
                 "+algorithm.rredcot.baseline='rredcot_plugin.baselines:TokenBaseline'",
                 "actor_rollout_ref.actor.strategy=megatron",
             ],
-            r"algorithm\.rredcot\.baseline=.*TokenBaseline.* strategy=megatron",
+            r"algorithm\.rredcot\.baseline=.*TokenBaseline.*strategy=megatron",
         ),
     ],
 )
