@@ -119,6 +119,9 @@ class Actor:
         own = torch.tensor(token_log_probs(ids, self.weights, temperature))
         row["log_probs"] = own.roll(-1)  # that of token t + 1 at t
         row["entropy"] = row["log_probs"].abs().sqrt()
+        if info.get(wire.SQUARES):
+            length = len(row["responses"])
+            row[wire.SUM_PI_SQUARED] = own[-length:].exp().square()
         if info.get(wire.BACKEND):
             specs = unpack(row[wire.PROBES])
             found = [probe_log_prob(ids, spec, self.weights, temperature) for spec in specs]

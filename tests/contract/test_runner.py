@@ -233,6 +233,29 @@ def test_signals_are_the_actors_and_keep_their_names(queue: MemoryQueue) -> None
     assert not torch.allclose(others.advantages, credit.advantages, atol=1e-3), "those of the rollout engine"
 
 
+@pytest.mark.parametrize("options", [{}, {"segmenter": "none"}, {"value_estimator": "confidence"}])
+def test_squares_are_asked_of_the_pass_and_measured_from(queue: MemoryQueue, options: dict[str, Any]) -> None:
+    rows, options = bare_rows(), {"baseline": "token", **options}
+    trainer = make_trainer(queue, {**NEWLINE, **options})
+    batch = lay_down(queue, rows)
+    found = step(trainer, batch)
+    assert trainer.actor_rollout_wg.infos[0][wire.SQUARES] is True
+    assert wire.SQUARES not in batch.extra_info, "later passes would sum squares again"
+    squares = torch.zeros(rows.rollouts.rewards.shape)
+    for row, length in enumerate(rows.lengths):
+        squares[row, :length] = queue.rows[PARTITION, key_of(rows, row)][wire.SUM_PI_SQUARED]
+    credit, _ = expected(rows, config(**options), sum_pi_squared=squares)
+    assert_credited(found, rows, credit)
+    plain, _ = expected(rows, config(**{**options, "baseline": "trace"}))
+    assert not torch.allclose(plain.advantages, credit.advantages, atol=1e-2)
+
+
+def test_squares_are_not_asked_for_in_vain(queue: MemoryQueue) -> None:
+    trainer = make_trainer(queue, NEWLINE)
+    step(trainer, lay_down(queue, bare_rows()))
+    assert wire.SQUARES not in trainer.actor_rollout_wg.infos[0]
+
+
 def test_a_critics_values_are_read_where_they_belong(queue: MemoryQueue) -> None:
     rows = bare_rows()
     trainer = make_trainer(queue, NEWLINE, "algorithm.adv_estimator=rredcot_ppo", use_critic=True)
