@@ -156,7 +156,7 @@ class SquaresEngineMixin:
     """Adds ``rredcot_sum_pi_squared`` to the model outputs of a log-prob pass that asks for it.
 
     Computed from the logits that verl's own outputs come from, before it looks at them, at the temperature of the
-    pass. verl's ``calculate_sum_pi_squared`` does the same in the precision of the logits (off by up to a fifth in
+    pass. verl's ``calculate_sum_pi_squared`` does the same in the precision of the logits (off by up to a sixth in
     bfloat16), for prompts too, with two more tensors as large as all logits, in six times the time
     (benchmarks/sum_pi_squared.py).
     """
