@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 THINK_END = "</think>"
+BRACE = re.compile(r"[{}]")
 
 
 @dataclass(frozen=True)
@@ -48,21 +49,19 @@ class AnswerFormat:
         last = self._last(text)
         if last is None:
             return None
-        body = text[last.end() :]
-        end = _closing_brace(body) if self.name == "boxed" else _first(self.closing, body)
-        answer = body[: len(body) if end is None else end].strip()
-        return answer or None
+        start, stop = last.end(), len(text)
+        if self.name == "boxed":
+            end = closing_brace(text, start, stop)
+        else:
+            closing = self.closing.search(text, start)
+            end = closing.start() if closing else None
+        return text[start : stop if end is None else end].strip() or None
 
 
-def _first(pattern: re.Pattern[str], text: str) -> int | None:
-    found = pattern.search(text)
-    return found.start() if found else None
-
-
-def _closing_brace(text: str) -> int | None:
-    """Where the brace that was opened just before ``text`` closes."""
+def closing_brace(text: str, start: int, stop: int) -> int | None:
+    """Where in ``text[start:stop]`` the brace closes that was opened just before."""
     depth = 1
-    for found in re.finditer(r"[{}]", text):
+    for found in BRACE.finditer(text, start, stop):
         depth += 1 if found.group() == "{" else -1
         if depth == 0:
             return found.start()

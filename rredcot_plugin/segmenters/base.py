@@ -10,7 +10,9 @@ import numpy as np
 
 from rredcot_plugin.answers import MARKERS
 from rredcot_plugin.registry import check_count
-from rredcot_plugin.segmenters.assemble import Trace, segment
+from rredcot_plugin.segmenters.assemble import segment
+from rredcot_plugin.segmenters.limits import Limits
+from rredcot_plugin.segmenters.trace import Trace
 from rredcot_plugin.types import Rollouts, Segments
 
 if TYPE_CHECKING:
@@ -21,48 +23,50 @@ if TYPE_CHECKING:
 class CutSegmenter:
     """Base of a segmenter that says where a segment *may* begin; the rules are kept for it.
 
-    A subclass implements ``propose``. ``min_segment_tokens`` is the least length of a segment,
-    ``max_segments`` the greatest number a trace (the cut with the smallest score goes first), and
-    ``answer_markers`` name what opens the final answer, which is never cut.
+    A subclass implements ``propose``, and must not look ahead: whether a segment may begin at a token is a function of
+    the tokens before it. ``min_segment_tokens`` is the number of tokens that a segment has before another may begin,
+    so only the last one can be shorter. ``max_segments`` is the greatest number of segments of a trace; the first half go to whatever is
+    proposed first, the others are spread over ``max_response_tokens`` (see `Limits.admit`). ``answer_markers`` name
+    what opens a final answer, inside which no segment begins.
 
     Raises:
-        ValueError: limits under 1, an unknown marker; on call, rollouts without what the segmenter reads.
+        ValueError: a limit under 1, an unknown marker; on call, rollouts without what the segmenter reads.
     """
 
     min_segment_tokens: int = 1
     max_segments: int = 64
+    max_response_tokens: int = 8192
     answer_markers: Sequence[str] = MARKERS
 
     needs: ClassVar[tuple[str, ...]] = ("texts",)
-    """Fields of ``Rollouts`` that must be there; ``surprise`` stands for entropies or log_probs."""
+    """Fields of ``Rollouts`` that must be there; ``uncertainty`` stands for entropies or log_probs."""
 
     uses: ClassVar[tuple[str, ...]] = ()
     """Fields that are read where they are there, and done without where not."""
 
     def __post_init__(self) -> None:
-        check_count("min_segment_tokens", self.min_segment_tokens)
-        check_count("max_segments", self.max_segments)
+        for name in ("min_segment_tokens", "max_segments", "max_response_tokens"):
+            check_count(name, getattr(self, name))
         unknown = set(self.answer_markers) - set(MARKERS)
         if unknown or isinstance(self.answer_markers, str):
             raise ValueError(f"answer_markers={self.answer_markers!r}: allowed are lists of {', '.join(MARKERS)}")
 
-    def propose(self, trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Token indices at which a segment may begin, and how much each is worth."""
+    def propose(self, trace: Trace) -> NDArray[np.int64]:
+        """Indices of the tokens at which a segment may begin, in any order."""
         raise NotImplementedError
 
     def __call__(self, rollouts: Rollouts) -> Segments:
         self.check(rollouts)
-        return segment(rollouts, self.propose, self.min_segment_tokens, self.most_segments, self.answer_markers)
+        return segment(rollouts, self.propose, self.limits, self.answer_markers)
 
     @property
-    def most_segments(self) -> int:
-        """The greatest number of segments a trace."""
-        return self.max_segments
+    def limits(self) -> Limits:
+        return Limits(self.min_segment_tokens, self.max_segments, self.max_response_tokens)
 
     def check(self, rollouts: Rollouts) -> None:
         """Raise ``ValueError`` if the rollouts lack something that this segmenter reads."""
         for name in self.needs:
-            fields = ("entropies", "log_probs") if name == "surprise" else (name,)
+            fields = ("entropies", "log_probs") if name == "uncertainty" else (name,)
             if all(getattr(rollouts, field) is None for field in fields):
                 expected = "texts and token_offsets" if name == "texts" else " or ".join(fields)
                 raise ValueError(f"{type(self).__name__}: expected Rollouts with {expected}, got None")

@@ -10,77 +10,68 @@ import numpy as np
 
 from rredcot_plugin.answers import MARKERS
 from rredcot_plugin.registry import register_segmenter
-from rredcot_plugin.segmenters.assemble import Trace, cuts_at
 from rredcot_plugin.segmenters.base import CutSegmenter
-from rredcot_plugin.segmenters.sentence import SENTENCE_END
+from rredcot_plugin.segmenters.text_rules import sentence_ends, with_substance
+from rredcot_plugin.segmenters.trace import Trace
 
-FENCE = re.compile(r"^[ \t]*```.*$", re.MULTILINE)
-LINE = re.compile(r"^[^\n]*\S[^\n]*$", re.MULTILINE)
-DEFINITION = re.compile(r"\s*(?:async\s+def|def|class|function|fn|func|struct|interface|impl)\b")
-DECORATOR = re.compile(r"\s*@\w")
+FENCE = re.compile(r"[ \t]*```")
+DARK = re.compile(r"[^ \t\r\n]")
+DEFINITION = re.compile(r"(?:async[ \t]+def|def|class|function|fn|func|struct|interface|impl)\b")
 
 
 @register_segmenter("code")
 @dataclass(frozen=True)
 class CodeSegmenter(CutSegmenter):
-    """Inside fences a segment begins at a fence, a definition (its decorators included), behind a blank line,
-    and where the indentation returns to that of the block's first line; outside, at every sentence.
+    """Inside fences a segment ends with a line: with a fence, the head of a definition, a blank line, and every line that is
+    indented no deeper than the block's outermost line so far; outside, with every sentence.
 
-    A fence counts as code even if it is the last one, so ``code`` is not among its ``answer_markers``.
+    A boundary in front of a definition would depend on whether the model is going to write it, so the head of a
+    definition belongs to the segment before its body. A fence counts as code even if it is the last one, so ``code``
+    is not among its ``answer_markers``.
     """
 
     answer_markers: Sequence[str] = tuple(name for name in MARKERS if name != "code")
 
-    def propose(self, trace: Trace) -> tuple[np.ndarray, np.ndarray]:
-        assert trace.text is not None
-        chars = [
-            char
-            for start, stop, is_code in _parts(trace.text)
-            for char in _starts(trace.text, start, stop, is_code)
-        ]
-        return cuts_at(trace.tokens_at(chars))
+    def propose(self, trace: Trace) -> np.ndarray:
+        assert trace.text is not None and trace.spans is not None
+        ends, code_from, code_to = _code_lines(trace.text)
+        prose = sentence_ends(trace)
+        chars = trace.spans[prose - 1, 1]
+        block = np.searchsorted(code_from, chars, side="left") - 1
+        inside = (block >= 0) & (chars <= np.append(code_to, 0)[block])
+        return with_substance(trace, np.union1d(trace.tokens_from(ends), prose[~inside]))
 
 
-def _parts(text: str) -> Iterator[tuple[int, int, bool]]:
-    """The text as (start, stop, is code); both fences belong to the code. An open fence ends with the text."""
-    at, fences = 0, FENCE.finditer(text)
-    for opening in fences:
-        closing = next(fences, None)
-        stop = closing.end() if closing else len(text)
-        yield at, opening.start(), False
-        yield opening.start(), stop, True
-        at = stop
-    yield at, len(text), False
-
-
-def _starts(text: str, start: int, stop: int, is_code: bool) -> Iterator[int]:
-    if start < stop:
-        yield _skip_space(text, start, stop) if not is_code else start
-        yield from _code_starts(text, start, stop) if is_code else _prose_starts(text, start, stop)
-
-
-def _skip_space(text: str, start: int, stop: int) -> int:
-    part = text[start:stop]
-    return start + len(part) - len(part.lstrip()) if part.strip() else start
-
-
-def _prose_starts(text: str, start: int, stop: int) -> Iterator[int]:
-    for found in SENTENCE_END.finditer(text, start, stop):
-        yield found.end()
-
-
-def _code_starts(text: str, start: int, stop: int) -> Iterator[int]:
+def _code_lines(text: str) -> tuple[list[int], list[int], list[int]]:
+    """The characters after the lines that end a segment; the blocks, each from its opening fence to the end of its
+    closing one."""
+    ends, code_from, code_to = [], [], []
     base: int | None = None
-    end_before, was_deeper, was_decorator = start, False, False
-    for line in LINE.finditer(text, start, stop):
-        source = line.group()
-        if FENCE.match(source):
-            end_before = line.end()
+    for start, stop, is_complete in _lines(text):
+        fence = FENCE.match(text, start, stop)
+        is_open = len(code_from) > len(code_to)
+        if fence and not is_open:
+            code_from.append(fence.end() - 1)
+            base = None
+        elif fence:
+            code_to.append(stop)
+        if not is_complete or not (fence or is_open):
             continue
-        indent = len(source) - len(source.lstrip())
-        base = indent if base is None else min(base, indent)
-        is_behind_blank = text.count("\n", end_before, line.start()) > 1
-        opens = bool(DEFINITION.match(source) or DECORATOR.match(source)) and not was_decorator
-        if is_behind_blank or opens or (was_deeper and indent == base):
-            yield line.start()
-        end_before, was_deeper, was_decorator = line.end(), indent > base, bool(DECORATOR.match(source))
+        dark = DARK.search(text, start, stop)
+        indent = dark.start() - start if dark else 0
+        if dark and not fence:
+            base = indent if base is None else min(base, indent)
+        if fence or dark is None or indent == base or DEFINITION.match(text, dark.start(), stop):
+            ends.append(stop)
+    code_to += [len(text)] * (len(code_from) - len(code_to))
+    return ends, code_from, code_to
+
+
+def _lines(text: str) -> Iterator[tuple[int, int, bool]]:
+    """(start, end with the line end, whether it has one) of every line."""
+    start = 0
+    while start < len(text):
+        found = text.find("\n", start)
+        stop = found + 1 if found >= 0 else len(text)
+        yield start, stop, found >= 0
+        start = stop

@@ -8,16 +8,18 @@ from typing import ClassVar
 import numpy as np
 
 from rredcot_plugin.registry import check_number, register_segmenter
-from rredcot_plugin.segmenters.assemble import Trace
 from rredcot_plugin.segmenters.base import CutSegmenter
+from rredcot_plugin.segmenters.quantile import running_quantile
+from rredcot_plugin.segmenters.trace import Trace
 
 
 @register_segmenter("entropy")
 @dataclass(frozen=True)
 class EntropySegmenter(CutSegmenter):
-    """A segment begins at a forking token: a local peak of the entropy at or above a quantile of the trace.
+    """A segment begins where the entropy of the next token rises to a quantile of the trace so far, or above it.
 
-    Reads entropies, or negative log-probs where there are none (one sample of what entropy is the mean of).
+    The entropy of a distribution is known before a token is drawn from it. Without entropies the surprisal of the
+    token before stands in, so that a segment begins after an improbable token. The first 16 tokens open none.
 
     Raises:
         ValueError: a quantile outside [0, 1]; rollouts without entropies and log-probs.
@@ -25,16 +27,15 @@ class EntropySegmenter(CutSegmenter):
 
     quantile: float = 0.95
 
-    needs: ClassVar[tuple[str, ...]] = ("surprise",)
+    needs: ClassVar[tuple[str, ...]] = ("uncertainty",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_number("quantile", self.quantile, 0.0, 1.0)
 
-    def propose(self, trace: Trace) -> tuple[np.ndarray, np.ndarray]:
-        assert trace.surprise is not None
-        signal = trace.surprise.astype(np.float64)
-        before, after = np.append(np.inf, signal[:-1]), np.append(signal[1:], -np.inf)
-        level = np.quantile(signal, self.quantile)
-        peaks = np.flatnonzero((signal > before) & (signal >= after) & (signal >= level))
-        return peaks, signal[peaks]
+    def propose(self, trace: Trace) -> np.ndarray:
+        signal = trace.uncertainty
+        assert signal is not None
+        rises = signal > np.append(np.inf, signal[:-1])
+        found: np.ndarray = np.flatnonzero(rises & (signal >= running_quantile(signal, self.quantile)))
+        return found

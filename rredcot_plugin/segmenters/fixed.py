@@ -8,14 +8,16 @@ from typing import ClassVar
 import numpy as np
 
 from rredcot_plugin.registry import check_count, register_segmenter
-from rredcot_plugin.segmenters.assemble import Trace, cuts_at
 from rredcot_plugin.segmenters.base import CutSegmenter
+from rredcot_plugin.segmenters.trace import Trace
 
 
 @register_segmenter("fixed")
 @dataclass(frozen=True)
 class FixedSegmenter(CutSegmenter):
     """Segments of equally many unmasked tokens (``tokens``), the last one shorter. Needs no texts.
+
+    A boundary that would stand inside a character stands after it.
 
     Raises:
         ValueError: ``tokens`` under 1.
@@ -29,16 +31,7 @@ class FixedSegmenter(CutSegmenter):
         super().__post_init__()
         check_count("tokens", self.tokens)
 
-    def propose(self, trace: Trace) -> tuple[np.ndarray, np.ndarray]:
-        cuts = np.arange(self.tokens, trace.length, self.tokens, dtype=np.int64)
-        if trace.spans is not None and len(cuts):
-            cuts = _whole_characters(cuts, trace.spans)
-        return cuts_at(cuts)
-
-
-def _whole_characters(cuts: np.ndarray, spans: np.ndarray) -> np.ndarray:
-    """Move each cut forward to the next token that begins a character."""
-    free = np.flatnonzero(spans[1:, 0] >= spans[:-1, 1]) + 1
-    where = np.searchsorted(free, cuts, side="left")
-    moved: np.ndarray = np.unique(free[where[where < len(free)]])
-    return moved
+    def propose(self, trace: Trace) -> np.ndarray:
+        free = np.flatnonzero(trace.may_begin)
+        places = np.searchsorted(free, np.arange(self.tokens, trace.length, self.tokens))
+        return free[places[places < len(free)]]

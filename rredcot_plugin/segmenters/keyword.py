@@ -1,4 +1,4 @@
-"""``keyword``: a boundary before every discourse marker."""
+"""``keyword``: a boundary after every discourse marker."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from functools import lru_cache
 import numpy as np
 
 from rredcot_plugin.registry import register_segmenter
-from rredcot_plugin.segmenters.assemble import Trace, cuts_at
 from rredcot_plugin.segmenters.base import CutSegmenter
+from rredcot_plugin.segmenters.trace import Trace, is_word
 
 KEYWORDS = (
     "Wait",
@@ -32,7 +32,11 @@ KEYWORDS = (
 @register_segmenter("keyword")
 @dataclass(frozen=True)
 class KeywordSegmenter(CutSegmenter):
-    """A segment begins with a keyword at the start of a sentence or line.
+    """A segment ends with a keyword at the start of a sentence or line.
+
+    The keyword closes the segment before it: a boundary in front of it would depend on whether the model is going to
+    say it. Whether a keyword goes on as another word ("So", "Some") in the token after it is not known either, so it
+    counts where its token ends.
 
     Raises:
         ValueError: no keywords.
@@ -44,8 +48,8 @@ class KeywordSegmenter(CutSegmenter):
         super().__post_init__()
         check_keywords(self.keywords)
 
-    def propose(self, trace: Trace) -> tuple[np.ndarray, np.ndarray]:
-        return cuts_at(keyword_cuts(trace, self.keywords))
+    def propose(self, trace: Trace) -> np.ndarray:
+        return keyword_spans(trace, self.keywords)[1]
 
 
 def check_keywords(keywords: Sequence[str]) -> None:
@@ -54,13 +58,22 @@ def check_keywords(keywords: Sequence[str]) -> None:
         raise ValueError(f"keywords={keywords!r}: expected a list of words that is not empty")
 
 
-def keyword_cuts(trace: Trace, keywords: Sequence[str]) -> np.ndarray:
-    """The token that holds the first character of every keyword at the start of a sentence or line."""
-    assert trace.text is not None
-    return trace.tokens_at([found.start(1) for found in _marker(tuple(keywords)).finditer(trace.text)])
+def keyword_spans(trace: Trace, keywords: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """The token that holds the first character of every keyword at the start of a sentence or line, and the token after
+    the one that completes it."""
+    assert trace.text is not None and trace.spans is not None
+    found = [match.span(1) for match in _marker(tuple(keywords)).finditer(trace.text)]
+    starts, ends = np.array(found, dtype=np.int64).reshape(-1, 2).T
+    first = np.searchsorted(trace.spans[:, 1], starts, side="right")
+    after = trace.tokens_from(ends)
+    # a word that goes on inside the same token is another word
+    token_ends = trace.spans[(after - 1).clip(min=0), 1] if trace.length else ends
+    goes_on = (token_ends > ends) & is_word(np.append(trace.codes, ord(" ")))[ends]
+    return first[~goes_on], after[~goes_on]
 
 
 @lru_cache(maxsize=8)
 def _marker(keywords: tuple[str, ...]) -> re.Pattern[str]:
-    words = "|".join(re.escape(word) for word in keywords)
-    return re.compile(rf"[\n.!?] ?({words})\b")  # a marker that opens the trace needs no boundary
+    """Keywords that begin with another one are never seen whole: the shorter one has counted by then."""
+    words = "|".join(re.escape(word) for word in sorted(keywords, key=len))
+    return re.compile(rf"[\n.!?] ?({words})")  # a marker that opens the trace needs no boundary

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rredcot_plugin.registry import SEGMENTERS, register_segmenter
-from rredcot_plugin.segmenters.assemble import Trace, segment
+from rredcot_plugin.segmenters.answer_cuts import find_answers
+from rredcot_plugin.segmenters.assemble import build_segments, legal
 from rredcot_plugin.segmenters.base import CutSegmenter
+from rredcot_plugin.segmenters.limits import Limits, Preferred
+from rredcot_plugin.segmenters.trace import Trace
 from rredcot_plugin.types import Rollouts, Segments, check_partition
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    Cuts = tuple[NDArray[np.int64], NDArray[np.float64]]
-    """Token indices at which segments begin (0 left out), and how much each is worth."""
 
 NO_LIMIT = 2**31
 """More tokens, and more segments, than any trace has."""
@@ -31,9 +31,10 @@ class NestedSegmenter(CutSegmenter):
     As a segmenter it returns the finest level, the common refinement of all ``levels``; `all_levels` returns each.
     ``levels`` names them coarse to fine, each as a registered name, ``{name: ..., options: {...}}`` or a path that
     the registry takes. A level cuts where its segmenter does alone, with the limits in its own options, else with
-    none, and with ``answer_markers`` from here unless its options say otherwise. When ``min_segment_tokens`` and
-    ``max_segments``, which hold for the finest level and so for all, do not leave room for every cut, fine ones go
-    before coarse ones. The final answer is a segment of its own on every level.
+    none, and with ``answer_markers`` from here unless its options say otherwise. Of L levels the i-th has at most
+    i/L of ``max_segments``; that room is kept for it, so that no coarse boundary gives way to finer ones. A segment that
+    ends at a coarse boundary may have fewer than ``min_segment_tokens``. The final answer is a segment of its own on
+    every level.
 
     Raises:
         ValueError: no levels, an entry of another form, an unknown name, options that its segmenter does not take;
@@ -59,32 +60,33 @@ class NestedSegmenter(CutSegmenter):
     def all_levels(self, rollouts: Rollouts) -> list[Segments]:
         """One partition a level, coarse to fine, each a refinement of the one before it."""
         found: list[Segments] = []
-        for member in self.members:
-            found.append(self._refined(found[-1] if found else None, member, rollouts))
+        for number, member in enumerate(self.members):
+            found.append(self._refined(number, found[-1] if found else None, member, rollouts))
         return found
 
     def _refined(
-        self, coarse: Segments | None, member: Callable[[Rollouts], Segments], rollouts: Rollouts
+        self, number: int, coarse: Segments | None, member: Callable[[Rollouts], Segments], rollouts: Rollouts
     ) -> Segments:
         """``coarse`` with as many cuts of ``member`` added as the rules leave room for."""
-        wanted = _cuts_of(member, rollouts)
+        own = member(rollouts)
+        check_partition(own, rollouts.response_mask)
+        wanted = _starts(own, rollouts)
         kept = _starts(coarse, rollouts) if coarse is not None else None
+        limits = self._limits_of(number)
 
-        def propose(trace: Trace) -> Cuts:
-            return next(wanted) if kept is None else self._joined(next(kept), *next(wanted))
+        def decide(trace: Trace) -> NDArray[np.int64]:
+            answers = find_answers(trace, self.answer_markers)
+            cuts = answers.outside(legal(trace, next(wanted)))
+            first = answers.openings if kept is None else Preferred.always(next(kept))
+            return legal(trace, limits.admit(cuts, first))
 
-        return segment(rollouts, propose, self.min_segment_tokens, self.max_segments, self.answer_markers)
+        return build_segments(rollouts, decide)
 
-    def _joined(self, kept: NDArray[np.int64], cuts: NDArray[np.int64], scores: NDArray[np.float64]) -> Cuts:
-        """Kept cuts, which no score can push out, and those of ``cuts`` that leave them their distance."""
-        if len(kept) + 1 >= self.max_segments:
-            return kept, np.full(len(kept), np.inf)
-        following = np.append(kept, NO_LIMIT)[np.searchsorted(kept, cuts)]
-        fits = following - cuts >= self.min_segment_tokens  # one too near behind a kept cut is dropped later
-        return (
-            np.concatenate([kept, cuts[fits]]),
-            np.concatenate([np.full(len(kept), np.inf), np.nan_to_num(scores[fits])]),
-        )
+    def _limits_of(self, number: int) -> Limits:
+        most = max(1, self.max_segments * (number + 1) // len(self.members))
+        coarser = max(1, self.max_segments * number // len(self.members))
+        reserved = coarser - 1 if number else 1
+        return Limits(self.min_segment_tokens, most, self.max_response_tokens, reserved)
 
     def _member(self, entry: str | Mapping[str, Any]) -> Callable[[Rollouts], Segments]:
         name, options = _parsed(entry)
@@ -103,33 +105,6 @@ def _parsed(entry: Any) -> tuple[str | Mapping[str, Any], dict[str, Any]]:
     if not isinstance(options, Mapping) or "name" not in entry or set(entry) - {"name", "options"}:
         raise ValueError(f"levels: expected a name, {{name, options}} or {{path, name}}, got {entry!r}")
     return entry["name"], dict(options)
-
-
-def _cuts_of(member: Callable[[Rollouts], Segments], rollouts: Rollouts) -> Iterator[Cuts]:
-    """Where ``member`` cuts each response that is not empty, and what each cut is worth."""
-    if not isinstance(member, CutSegmenter) or type(member).__call__ is not CutSegmenter.__call__:
-        whole = member(rollouts)
-        check_partition(whole, rollouts.response_mask)
-        return ((starts, np.ones(len(starts))) for starts in _starts(whole, rollouts))
-    member.check(rollouts)
-    proposed: list[Cuts] = []
-
-    def propose(trace: Trace) -> Cuts:
-        proposed.append(member.propose(trace))
-        return proposed[-1]
-
-    limits = member.min_segment_tokens, member.most_segments, member.answer_markers
-    starts = _starts(segment(rollouts, propose, *limits), rollouts)
-    return ((kept, _worth(kept, *cuts)) for kept, cuts in zip(starts, proposed, strict=True))
-
-
-def _worth(kept: NDArray[np.int64], cuts: NDArray[np.int64], scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The score of each kept cut; 0 for the start of the answer where nobody proposed it."""
-    places, first = np.unique(cuts, return_index=True)
-    if len(places) == 0:
-        return np.zeros(len(kept))
-    at = np.searchsorted(places, kept).clip(max=len(places) - 1)
-    return np.where(places[at] == kept, scores[first][at], 0.0)
 
 
 def _starts(segments: Segments, rollouts: Rollouts) -> Iterator[NDArray[np.int64]]:

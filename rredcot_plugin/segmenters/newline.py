@@ -1,23 +1,21 @@
-"""``newline``: a boundary behind every line end."""
+"""``newline``: a boundary after every line end."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
 
 from rredcot_plugin.registry import register_segmenter
-from rredcot_plugin.segmenters.assemble import Trace, cuts_at
 from rredcot_plugin.segmenters.base import CutSegmenter
-
-LINE_END = re.compile(r"\n+(?=[^\n])")
+from rredcot_plugin.segmenters.text_rules import line_ends
+from rredcot_plugin.segmenters.trace import Trace
 
 
 @register_segmenter("newline")
 @dataclass(frozen=True)
 class NewlineSegmenter(CutSegmenter):
-    """A segment is a line, blank lines counted to the line before. The token that holds the line end closes it."""
+    """A segment is a line. The token that holds the line end closes it; a blank line begins the segment after it."""
 
-    def propose(self, trace: Trace) -> tuple[np.ndarray, np.ndarray]:
-        return cuts_at(trace.tokens_behind(LINE_END))
+    def propose(self, trace: Trace) -> np.ndarray:
+        return line_ends(trace)

@@ -1,4 +1,4 @@
-"""``newline_entropy``: line ends, of which those with the highest entropy stay."""
+"""``newline_entropy``: line ends after which the model was least sure."""
 
 from __future__ import annotations
 
@@ -8,18 +8,21 @@ from typing import ClassVar
 import numpy as np
 
 from rredcot_plugin.registry import check_count, register_segmenter
-from rredcot_plugin.segmenters.assemble import Trace
 from rredcot_plugin.segmenters.base import CutSegmenter
-from rredcot_plugin.segmenters.newline import LINE_END
+from rredcot_plugin.segmenters.limits import Limits
+from rredcot_plugin.segmenters.quantile import running_quantile
+from rredcot_plugin.segmenters.text_rules import line_ends
+from rredcot_plugin.segmenters.trace import Trace
 
 
 @register_segmenter("newline_entropy")
 @dataclass(frozen=True)
 class NewlineEntropySegmenter(CutSegmenter):
-    """The paper's newline-entropy segmentation, by one reading (RREDCoT, arXiv 2606.06475).
+    """Line ends, with boundaries at exit points of high entropy (RREDCoT, arXiv 2606.06475, by one reading).
 
-    Split at line ends, then merge neighbours across the boundary of *lowest* entropy until
-    ``target_segments`` remain: what is left are the line ends behind which the model was least sure.
+    A line end is a boundary if the entropy of the token after it reaches the median of the line ends before; the first 16
+    line ends all are. At most ``target_segments`` segments. With log-probs alone the surprisal of the token that holds
+    the line end stands in for the entropy. The paper's form merges a finished trace: `newline_entropy_retrospective`.
 
     Raises:
         ValueError: a target under 1; rollouts without texts, or without entropies and log-probs.
@@ -27,18 +30,20 @@ class NewlineEntropySegmenter(CutSegmenter):
 
     target_segments: int = 16
 
-    needs: ClassVar[tuple[str, ...]] = ("texts", "surprise")
+    needs: ClassVar[tuple[str, ...]] = ("texts", "uncertainty")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_count("target_segments", self.target_segments)
 
-    def propose(self, trace: Trace) -> tuple[np.ndarray, np.ndarray]:
-        assert trace.surprise is not None
-        cuts = np.unique(trace.tokens_behind(LINE_END))
-        cuts = cuts[cuts < trace.length]
-        return cuts, trace.surprise[cuts].astype(np.float64)
+    def propose(self, trace: Trace) -> np.ndarray:
+        assert trace.uncertainty is not None
+        ends = line_ends(trace)
+        signal = trace.uncertainty[ends]
+        level = running_quantile(signal, 0.5)
+        return ends[(signal >= level) | np.isinf(level)]
 
     @property
-    def most_segments(self) -> int:
-        return min(self.max_segments, self.target_segments)
+    def limits(self) -> Limits:
+        most = min(self.max_segments, self.target_segments)
+        return Limits(self.min_segment_tokens, most, self.max_response_tokens)

@@ -8,17 +8,18 @@ from typing import ClassVar
 import numpy as np
 
 from rredcot_plugin.registry import check_count, check_number, register_segmenter
-from rredcot_plugin.segmenters.assemble import Trace
 from rredcot_plugin.segmenters.base import CutSegmenter
+from rredcot_plugin.segmenters.trace import Trace
 
 
 @register_segmenter("probability")
 @dataclass(frozen=True)
 class ProbabilitySegmenter(CutSegmenter):
-    """A segment begins at every ``interval``-th cut-point, a token whose probability is below ``threshold``.
+    """A segment ends with every ``interval``-th cut-point, a token whose probability is below ``threshold``.
 
     Where the model is sure, values hardly change, so segments count decisions and not tokens (SPO, arXiv
-    2505.23564, adaptive cut-points).
+    2505.23564, adaptive cut-points; there a segment begins at the cut-point, which makes a boundary depend on the
+    token that follows it).
 
     Raises:
         ValueError: a threshold outside [0, 1], an interval under 1; rollouts without log-probs.
@@ -34,8 +35,7 @@ class ProbabilitySegmenter(CutSegmenter):
         check_number("threshold", self.threshold, 0.0, 1.0)
         check_count("interval", self.interval)
 
-    def propose(self, trace: Trace) -> tuple[np.ndarray, np.ndarray]:
+    def propose(self, trace: Trace) -> np.ndarray:
         assert trace.log_probs is not None
         improbable = np.flatnonzero(np.exp(trace.log_probs.astype(np.float64)) < self.threshold)
-        cuts = improbable[self.interval - 1 :: self.interval]
-        return cuts, -trace.log_probs[cuts].astype(np.float64)
+        return improbable[self.interval - 1 :: self.interval] + 1

@@ -1,25 +1,21 @@
-"""``sentence``: a boundary behind every sentence or line end."""
+"""``sentence``: a boundary after every sentence or line end."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
 
 from rredcot_plugin.registry import register_segmenter
-from rredcot_plugin.segmenters.assemble import Trace, cuts_at
 from rredcot_plugin.segmenters.base import CutSegmenter
-
-# "3.14" and "e.g.," do not end one. One set of characters comes first, so that the search skips to them: twice as
-# fast as (?:[.!?。！？]+["')\]]*\s+|\n\s*)(?=\S), which matches the same.
-SENTENCE_END = re.compile(r"[.!?。！？\n](?:(?<=\n)\s*|(?<!\n)[.!?。！？]*[\"')\]]*\s+)(?=\S)")
+from rredcot_plugin.segmenters.text_rules import sentence_ends
+from rredcot_plugin.segmenters.trace import Trace
 
 
 @register_segmenter("sentence")
 @dataclass(frozen=True)
 class SentenceSegmenter(CutSegmenter):
-    """A segment is a sentence or a line, whichever ends first. Full stops count where a space follows."""
+    """A segment is a sentence or a line, whichever ends first (`text_rules.sentence_ends`)."""
 
-    def propose(self, trace: Trace) -> tuple[np.ndarray, np.ndarray]:
-        return cuts_at(trace.tokens_behind(SENTENCE_END))
+    def propose(self, trace: Trace) -> np.ndarray:
+        return sentence_ends(trace)

@@ -7,14 +7,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from rredcot_plugin.registry import register_segmenter
-from rredcot_plugin.segmenters.assemble import Trace, cuts_at
 from rredcot_plugin.segmenters.base import CutSegmenter
+from rredcot_plugin.segmenters.trace import Trace
 
 
 @register_segmenter("think_answer")
 @dataclass(frozen=True)
 class ThinkAnswerSegmenter(CutSegmenter):
-    """Two segments: what stands before the final answer, and the answer. One where there is no answer."""
+    """A segment begins after what opens an answer, such as ``</think>`` or ``####``: two segments as a rule.
 
-    def propose(self, trace: Trace) -> tuple[np.ndarray, np.ndarray]:
-        return cuts_at(np.zeros(0, dtype=np.int64))
+    One where there is no answer, more where a trace opens several: which is the last is not known before its end.
+    """
+
+    def propose(self, trace: Trace) -> np.ndarray:
+        return np.zeros(0, dtype=np.int64)

@@ -8,8 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from rredcot_plugin.registry import register_segmenter
-from rredcot_plugin.segmenters.assemble import Trace, cuts_at
 from rredcot_plugin.segmenters.base import CutSegmenter
+from rredcot_plugin.segmenters.trace import Trace
 
 
 @register_segmenter("turn")
@@ -19,5 +19,6 @@ class TurnSegmenter(CutSegmenter):
 
     needs: ClassVar[tuple[str, ...]] = ()
 
-    def propose(self, trace: Trace) -> tuple[np.ndarray, np.ndarray]:
-        return cuts_at(np.flatnonzero(np.diff(trace.columns) > 1) + 1)
+    def propose(self, trace: Trace) -> np.ndarray:
+        found: np.ndarray = np.flatnonzero(np.diff(trace.columns) > 1) + 1
+        return found
