@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from rredcot_plugin.segmenters.lookahead import find_lookahead
 from rredcot_plugin.types import MASKED, Rollouts, Segments
 
 SAMPLES = (
@@ -83,16 +84,21 @@ def text_rollouts(texts: Sequence[str], outcomes: Sequence[float] | None = None,
     return Rollouts(**{**made, **fields})
 
 
-def check_segmenter(segmenter: Callable[[Rollouts], Segments], rollouts: Rollouts | None = None) -> None:
+def check_segmenter(
+    segmenter: Callable[[Rollouts], Segments], rollouts: Rollouts | None = None, *, exact: bool = True
+) -> None:
     """Raise ``AssertionError`` naming the first rule that ``segmenter`` breaks, and where.
 
     The rules: a partition of exactly the unmasked tokens into consecutive segments (which ``Segments`` checks);
     no segment begins inside a character; the same input gives the same result and is left as it was; rows do
-    not influence each other, and padding does not matter.
+    not influence each other, and padding does not matter; every boundary is a stopping time: which segment a token
+    belongs to, and where that begins, does not change with the token or anything after it. The last rule makes the
+    policy gradient exact at λ = 1 (docs/math.md); a segmenter that breaks it trains with a warning.
 
     Args:
         segmenter: anything that takes ``Rollouts`` and returns ``Segments``.
         rollouts: what to check it on, with texts; default: `sample_rollouts()`.
+        exact: False leaves out the last rule, for segmenters that are not meant for training.
     """
     given = rollouts if rollouts is not None else sample_rollouts()
     before = given.token_ids.clone(), given.response_mask.clone(), list(given.texts or [])
@@ -114,6 +120,17 @@ def check_segmenter(segmenter: Callable[[Rollouts], Segments], rollouts: Rollout
         ids = torch.nn.functional.pad(result.segment_ids, (left, right), value=MASKED)
         same = torch.equal(padded.segment_ids, ids) and torch.equal(padded.num_segments, result.num_segments)
         _expect(same, f"{left} columns of padding to the left, {right} to the right changed the segments")
+    if exact:
+        _check_stopping_times(segmenter, given)
+
+
+def _check_stopping_times(segmenter: Callable[[Rollouts], Segments], given: Rollouts) -> None:
+    """With entropies and, where both are there, without: then log-probs stand in for them."""
+    needed = getattr(segmenter, "needs", ())
+    alone = given.entropies is not None and given.log_probs is not None and "entropies" not in needed
+    for rollouts in (given, dataclasses.replace(given, entropies=None)) if alone else (given,):
+        found = find_lookahead(segmenter, rollouts, rows=len(SAMPLES))
+        _expect(found is None, f"a boundary depends on what comes after it: {found}")
 
 
 def _expect(holds: bool, complaint: str) -> None:

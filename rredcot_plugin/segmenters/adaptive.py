@@ -29,7 +29,7 @@ class AdaptiveSegmenter(CutSegmenter):
         ValueError: options out of range; rollouts without entropies and log-probs.
     """
 
-    threshold: float = 8.0
+    threshold: float = 5.0
     drift: float = 0.5
     bin_tokens: int = 8
 

@@ -39,11 +39,12 @@ class Answers:
     open_from: NDArray[np.int64]
     open_to: NDArray[np.int64]
 
-    def outside(self, cuts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those of ``cuts`` that do not lie inside an answer."""
+    def outside(self, cuts: NDArray[np.int64], *, with_openings: bool = False) -> NDArray[np.int64]:
+        """Those of ``cuts`` that do not lie inside an answer; a cut at its first token counts as inside unless
+        ``with_openings``."""
         if len(self.open_from) == 0 or len(cuts) == 0:
             return cuts
-        within = np.searchsorted(self.open_from, cuts, side="right") - 1
+        within = np.searchsorted(self.open_from, cuts, side="left" if with_openings else "right") - 1
         inside = (within >= 0) & (cuts < self.open_to[within.clip(min=0)])
         return cuts[~inside]
 
@@ -60,7 +61,7 @@ def find_answers(trace: Trace, markers: Sequence[str]) -> Answers:
     nothing = np.zeros(0, dtype=np.int64)
     if not trace.text or not markers or trace.spans is None:
         return Answers(Preferred.none(), nothing, nothing)
-    turns = trace.spans[np.flatnonzero(np.diff(trace.columns) > 1) + 1, 0].tolist()
+    turns = trace.spans[np.flatnonzero(np.diff(trace.columns) > 1), 1].tolist()
     begins, opened, closed = _answers(trace.text, tuple(markers), turns)
     if not begins:
         return Answers(Preferred.none(), nothing, nothing)
@@ -74,7 +75,7 @@ def find_answers(trace: Trace, markers: Sequence[str]) -> Answers:
 def _answers(text: str, markers: tuple[str, ...], turns: list[int]) -> tuple[list[int], list[int], list[int]]:
     """Characters at which each opening begins and ends, and at which its answer ends; one answer after the other.
 
-    ``turns`` are the characters at which a turn after the first begins: no answer reaches into the next one.
+    ``turns`` are the characters at which a turn ends: no answer reaches into the next one.
     """
     pattern = _opening(markers)
     begins, opened, closed = [], [], []

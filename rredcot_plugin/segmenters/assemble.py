@@ -38,7 +38,12 @@ def segment(
 
     def decide(trace: Trace) -> NDArray[np.int64]:
         answers = find_answers(trace, answer_markers)
-        cuts = answers.outside(legal(trace, propose(trace)))
+        proposed = propose(trace)
+        if not isinstance(proposed, np.ndarray):
+            raise ValueError(
+                f"propose: expected an array of the token indices at which a segment may begin, got {type(proposed).__name__}"
+            )
+        cuts = answers.outside(legal(trace, proposed))
         return legal(trace, kept.admit(cuts, answers.openings))
 
     return build_segments(rollouts, decide)

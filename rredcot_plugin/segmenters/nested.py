@@ -76,7 +76,7 @@ class NestedSegmenter(CutSegmenter):
 
         def decide(trace: Trace) -> NDArray[np.int64]:
             answers = find_answers(trace, self.answer_markers)
-            cuts = answers.outside(legal(trace, next(wanted)))
+            cuts = answers.outside(legal(trace, next(wanted)), with_openings=True)
             first = answers.openings if kept is None else Preferred.always(next(kept))
             return legal(trace, limits.admit(cuts, first))
 

@@ -258,9 +258,15 @@ def test_nested_conforms_at_every_level(levels: list, limits: dict) -> None:
         hierarchy.parents(fine, coarse)  # raises where they do not nest
     if limits:
         assert int(found[-1].num_segments.max()) <= 5
-        for level in found:
-            last = torch.arange(level.max_segments) == level.num_segments[:, None] - 1
-            assert (level.lengths[level.exists & ~last] >= 3).all()
+        first = found[0]
+        last = torch.arange(first.max_segments) == first.num_segments[:, None] - 1
+        assert (first.lengths[first.exists & ~last] >= 3).all()
+        for coarse, fine in pairwise(found):  # only what ends with a coarse segment may be shorter
+            ends = torch.nn.functional.pad(starts(coarse), (0, 1), value=True)
+            following = torch.cat(
+                [fine.starts[:, 1:], torch.full_like(fine.starts[:, :1], ends.shape[1] - 1)], dim=1
+            )
+            assert (fine.lengths[fine.exists & ~ends.gather(1, following)] >= 3).all()
 
 
 def starts(segments: rr.Segments) -> torch.Tensor:
@@ -291,30 +297,31 @@ TEXT = "aa. b\ncc. d\n\nee. ff\n#### 4"
 
 def test_levels_of_a_text() -> None:
     assert cut(TEXT, ["paragraph", "newline", "sentence"]) == [
-        ["aa. b\ncc. d\n\n", "ee. ff\n", "#### 4"],
-        ["aa. b\n", "cc. d\n\n", "ee. ff\n", "#### 4"],
-        ["aa. ", "b\n", "cc. ", "d\n\n", "ee. ", "ff\n", "#### 4"],
+        ["aa. b\ncc. d\n\n", "ee. ff\n####", " 4"],
+        ["aa. b\n", "cc. d\n", "\n", "ee. ff\n", "####", " 4"],
+        ["aa.", " b\n", "cc.", " d\n", "\n", "ee.", " ff\n", "####", " 4"],
     ]
 
 
-def test_fine_cuts_go_first_when_there_are_too_many() -> None:
-    coarse, fine = ["aa. b\ncc. d\n\n", "ee. ff\n", "#### 4"], ["aa. b\n", "cc. d\n\n", "ee. ff\n", "#### 4"]
-    assert cut(TEXT, ["paragraph", "newline", "sentence"], max_segments=4) == [coarse, fine, fine]
-    assert cut(TEXT, ["paragraph", "newline", "sentence"], max_segments=3) == [coarse, coarse, coarse]
-    assert cut(TEXT, ["paragraph", "newline"], max_segments=1) == [[TEXT], [TEXT]]
-
-
-def test_coarse_cuts_that_take_all_the_room_stay_where_they_are() -> None:
-    coarse = ["a\n", "b\n", "cccc dddd eeee"]
-    assert cut("".join(coarse), ["newline", AFTER_SPACES], max_segments=3) == [coarse, coarse]
-    assert cut("".join(coarse), ["newline", "fixed"], max_segments=3) == [coarse, coarse]
+def test_coarse_cuts_have_a_share_of_the_room() -> None:
+    text = "a\nb\nc\n" + "d e f g h i\n"
+    spaces = {"name": AFTER_SPACES}
+    # four cuts in all, one of which is kept for the answer, or two for the coarse level
+    assert cut(text, ["newline", spaces], max_segments=6) == [
+        ["a\n", "b\nc\nd e f g h i\n"],
+        ["a\n", "b\nc\nd ", "e ", "f g h i\n"],
+    ]
+    assert cut(text, ["newline", spaces], max_segments=1) == [[text], [text]]
 
 
 def test_a_fine_cut_never_pushes_out_a_coarse_one_that_is_too_near() -> None:
     text = "aaa bb\ncc dddd"
     spaces = {"name": AFTER_SPACES}
     assert cut(text, ["newline", spaces]) == [["aaa bb\n", "cc dddd"], ["aaa ", "bb\n", "cc ", "dddd"]]
-    assert cut(text, ["newline", spaces], min_segment_tokens=4) == [["aaa bb\n", "cc dddd"]] * 2
+    assert cut(text, ["newline", spaces], min_segment_tokens=4) == [
+        ["aaa bb\n", "cc dddd"],
+        ["aaa ", "bb\n", "cc dddd"],
+    ]
     assert cut(text, ["none", spaces], min_segment_tokens=4) == [[text], ["aaa ", "bb\ncc ", "dddd"]]
 
 
@@ -324,29 +331,21 @@ AFTER_SPACES = f"{__name__}:AfterSpaces"
 class AfterSpaces(rr.segmenters.CutSegmenter):
     def propose(self, trace):
         cuts = trace.tokens_from([i + 1 for i, char in enumerate(trace.text) if char == " "])
-        return cuts[::-1], 1.0 / (1 + cuts[::-1])  # early ones are worth more; the order does not matter
-
-
-def test_within_a_level_the_least_worth_goes_first() -> None:
-    text = "a b c d e\nf g"
-    found = cut(text, ["newline", AFTER_SPACES], max_segments=4)
-    assert found == [["a b c d e\n", "f g"], ["a ", "b ", "c d e\n", "f g"]]
+        return cuts[::-1]  # the order does not matter
 
 
 def test_members_that_are_whole_segmenters_join_in() -> None:
     assert cut("ab\ncdef", [HALVES, "newline"]) == [["ab\n", "cdef"], ["ab\n", "cdef"]]
     assert cut("ab\ncdefg", [HALVES, "newline"]) == [["ab\nc", "defg"], ["ab\n", "c", "defg"]]
-    assert cut("abc #### 4", [HALVES]) == [["abc ", "#### 4"]]  # half would be inside the answer
+    assert cut("a #### 4567890", [HALVES]) == [["a ####", " 4567890"]]  # half would be inside the answer
 
 
 def test_limits_and_markers_of_a_level() -> None:
     text = "a\n" * 100 + "\\boxed{1}"
     ten = {"name": "newline", "options": {"max_segments": 10}}
-    assert [len(level) for level in cut(text, [ten, "newline"], max_segments=1000)] == [10, 101]
-    two = {"name": "newline_entropy", "options": {"target_segments": 2}}
-    surprise = torch.zeros(1, 12)
-    surprise[0, 6] = 1.0
-    assert cut("aa\nbb\ncc\ndd\n", [two, "newline"], surprise)[0] == ["aa\nbb\n", "cc\ndd\n"]
+    assert [len(level) for level in cut(text, [ten, "newline"], max_segments=1000)] == [6, 102]
+    three = {"name": "newline_entropy", "options": {"target_segments": 3}}
+    assert cut("aa\nbb\ncc\ndd\n", [three, "newline"], torch.zeros(1, 12))[0] == ["aa\n", "bb\ncc\ndd\n"]
     # the markers go to the levels too, or a level would part off an answer that is none
     assert cut("a\n\\boxed{1}", ["none", "newline"], answer_markers=["hash"]) == [
         ["a\n\\boxed{1}"],
@@ -382,8 +381,8 @@ def test_turns_and_lines_of_an_agent_in_the_pipeline() -> None:
 
 def test_nested_reads_what_its_levels_read() -> None:
     segmenter = NestedSegmenter(levels=["turn", "hybrid", "newline_entropy"])
-    assert set(segmenter.needs) == {"texts", "surprise"}
-    assert NestedSegmenter(levels=["turn", "hybrid"]).uses == ("surprise",)
+    assert set(segmenter.needs) == {"texts", "uncertainty"}
+    assert NestedSegmenter(levels=["turn", "hybrid"]).uses == ("uncertainty",)
     assert NestedSegmenter(levels=["turn", "fixed", HALVES]).needs == ()
     bare = rr.Rollouts(torch.zeros(1, 2, dtype=torch.int64), torch.ones(1, 2).bool(), torch.zeros(1, 2), [0])
     with pytest.raises(ValueError, match="NewlineSegmenter: expected Rollouts with texts"):

@@ -158,7 +158,7 @@ def warn_of_pointless(config: Any, settings: RRedCoTConfig) -> None:
         )
     if rollout.calculate_log_probs:
         return
-    segmenter, signals = settings.build_segmenter(), {"surprise", "log_probs"}
+    segmenter, signals = settings.build_segmenter(), {"uncertainty", "log_probs"}
     if signals & set(getattr(segmenter, "needs", ())):
         raise ValueError(
             f"algorithm.rredcot.segmenter={settings.segmenter} reads log-probs of the rollout engine: set "
