@@ -28,6 +28,7 @@ from rredcot_plugin.registry import (
     register_shaper,
     register_value_estimator,
 )
+from rredcot_plugin.testing import check_segmenter
 from rredcot_plugin.types import Credit, Rollouts, Segments
 from rredcot_plugin.values import importance_values
 
@@ -42,6 +43,7 @@ __all__ = [
     "Rollouts",
     "Segments",
     "assign_credit",
+    "check_segmenter",
     "credit_by_level",
     "get_baseline",
     "get_segmenter",

@@ -20,12 +20,12 @@ LARGEST_CORRECTION = 5.0
 """How many group standard deviations a value may differ from the group mean before it sets the scale."""
 
 
-def segment_gae(
-    segment_rewards: Float[Tensor, "B S"], num_segments: Int[Tensor, " B"], lam: float
-) -> Float[Tensor, "B S"]:
+def segment_gae(deltas: Float[Tensor, "B S"], num_segments: Int[Tensor, " B"], lam: float) -> Float[Tensor, "B S"]:
     """Generalised advantage estimation over segments: Â_k = Σ_{l≥0} λ^l δ_{k+l}.
 
-    λ=0: δ itself. λ=1: R − V̂_{k−1}, the return-to-go. What lies in the padding is ignored.
+    λ=0: δ itself. λ=1: R − V̂_{k−1}, the return-to-go. What lies in the padding is ignored. ``deltas`` are the changes
+    of value δ (`redistribute`, ``Credit.deltas``), not ``Credit.segment_rewards``: those have V̂_0 on the first
+    segment, whose advantage at λ=1 would be R then.
     Source: GAE (arXiv 1506.02438, equation 16) with segments as steps and discount 1.
 
     >>> segment_gae(torch.tensor([[1.0, 2.0, 4.0]]), torch.tensor([3]), 0.5)
@@ -36,13 +36,13 @@ def segment_gae(
     """
     if not 0.0 <= lam <= 1.0:
         raise ValueError(f"lam={lam!r}: allowed are numbers from 0 to 1")
-    B, S = segment_rewards.shape
+    B, S = deltas.shape
     check_num_segments(num_segments, B, S)
-    advantages = torch.zeros_like(segment_rewards)
-    running = torch.zeros_like(segment_rewards[:, 0])
+    advantages = torch.zeros_like(deltas)
+    running = torch.zeros_like(deltas[:, 0])
     for k in reversed(range(S)):
         inside = k < num_segments
-        running = torch.where(inside, segment_rewards[:, k] + lam * running, 0.0)
+        running = torch.where(inside, deltas[:, k] + lam * running, 0.0)
         advantages[:, k] = running
     return advantages
 

@@ -80,11 +80,11 @@ def calibration_metrics(
     low, high = float(outcome[finite].min()), float(outcome[finite].max())
     if high - low < 1e-6:
         return {}
-    p = ((values - low) / (high - low))[at]
-    y = (((outcome - low) / (high - low))[:, None].expand_as(values))[at]
-    bins = (p * 10).long().clamp(0, 9)
-    counts = torch.zeros(10).index_add_(0, bins, torch.ones_like(p))
-    gap = torch.zeros(10).index_add_(0, bins, p - y).abs()
+    p = ((values.double() - low) / (high - low))[at]
+    y = (((outcome.double() - low) / (high - low))[:, None].expand_as(values))[at]
+    bins = (p * 10).clamp(0, 9).long()
+    counts = p.new_zeros(10).index_add_(0, bins, torch.ones_like(p))
+    gap = p.new_zeros(10).index_add_(0, bins, p - y).abs()
     variance = float(y.var(unbiased=False))
     return {
         "rredcot/value/brier/mean": float(((p - y) ** 2).mean()),

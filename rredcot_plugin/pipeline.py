@@ -31,6 +31,8 @@ from rredcot_plugin.redistribution import (
     spread_to_tokens,
     sum_per_segment,
 )
+from rredcot_plugin.segmenters.lookahead import LookaheadWatch
+from rredcot_plugin.segmenters.none import NoSegmenter
 from rredcot_plugin.types import Credit, Rollouts, Segments, check_finite, check_partition, check_shape
 from rredcot_plugin.values.base import Probed, calibrates, estimate, proposal_limits
 from rredcot_plugin.values.calibration import OutcomeCalibrator
@@ -83,12 +85,15 @@ def assign_credit(
             token out or cover a masked one; rollouts without what the baseline reads; baselines that are not finite.
     """
     config = config or RRedCoTConfig()
+    inexact = {}
     if segments is None:
         levels = config.build_levels(rollouts)
         coarse, segments = levels[0], levels[-1]
+        looks_ahead = LookaheadWatch(config.build_segmenter())(rollouts) is not None
+        inexact = {"rredcot/segments/inexact/mean": float(looks_ahead)}
     check_partition(segments, rollouts.response_mask)
     penalties, outcomes = _outcomes(rollouts, segments)
-    report = {"rredcot/fallback/nonfinite_reward/mean": metric.share(~outcomes.finite)}
+    report = {"rredcot/fallback/nonfinite_reward/mean": metric.share(~outcomes.finite)} | inexact
 
     calibrator = calibrator if calibrator is not None else config.build_calibrator()
     found = _values(rollouts, config, segments, outcomes, values, probed, calibrator, features)
@@ -98,7 +103,7 @@ def assign_credit(
     weigh = partial(state_weight, rollouts, segments)
     evidence = Evidence(rollouts, segments, outcomes, values, found.fit, weigh)
     baseline = config.build_baseline(log_probs=rollouts.log_probs is not None, given=found.given)
-    if segments.max_segments == 1 and not config.has_critic and not is_per_token(baseline):
+    if _is_grpo(config, segments) and not is_per_token(baseline):
         baseline = ValueBaseline()  # GRPO's mean
     baselines = _baselines(baseline, evidence)
     found.fit.remember()
@@ -122,6 +127,16 @@ def assign_credit(
     advantages, returns = _finished(config, segments, tokens, gae + values, outcomes)
     report |= metric.credit_metrics(segments, values, deltas, rewards, outcomes.total, per_segment, baselines)
     return Credit(advantages, returns, segments, values, rewards, deltas, report, baselines)
+
+
+def _is_grpo(config: RRedCoTConfig, segments: Segments) -> bool:
+    """``segmenter: none`` has GRPO's mean, the own outcome included.
+
+    That a batch happens to have one segment per trace is no reason for it: whether a trace is cut depends on the trace,
+    and so would its baseline.
+    """
+    whole = isinstance(config.build_segmenter(), NoSegmenter)
+    return whole and segments.max_segments == 1 and not config.has_critic
 
 
 def _outcomes(rollouts: Rollouts, segments: Segments) -> tuple[torch.Tensor, Outcomes]:
@@ -263,7 +278,7 @@ def _values(
         check_shape("values", given, (rollouts.batch_size, segments.max_segments))
         check_finite("values", given, segments.exists)
         return _Values(given.float(), fit(given.float()), given=True)
-    if segments.max_segments == 1 and not config.has_critic:
+    if _is_grpo(config, segments):
         return _Values(stats.mean[:, None], fit(stats.mean[:, None]))
     prior = stats.others_mean if config.leave_one_out else stats.mean
     estimator = config.build_value_estimator()

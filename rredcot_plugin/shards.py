@@ -23,6 +23,7 @@ from rredcot_plugin.encoding import Manner, ProbeEncoder
 from rredcot_plugin.groups import GroupStats
 from rredcot_plugin.probing import ProbePlan, place_probes
 from rredcot_plugin.rows import StepRows
+from rredcot_plugin.segmenters.lookahead import LookaheadWatch
 from rredcot_plugin.types import MASKED, Rollouts, Segments, check_partition
 from rredcot_plugin.values.features import boundary_features
 from rredcot_plugin.values.proposals import Proposals, lowest_of_others
@@ -109,12 +110,14 @@ class Part(Protocol):
 @dataclass(frozen=True)
 class Seen:
     """What the whole batch has to know of a part before probes are placed: segments of every level, coarse to fine, how
-    its responses answer, what they earned, and tokens of prompts and responses."""
+    its responses answer, what they earned, and tokens of prompts and responses. ``lookahead`` says why the segmenter's
+    boundaries are no stopping times; None where no reason is known."""
 
     levels: list[Segments]
     manner: Manner
     outcomes: Float[Tensor, " B"]
     tokens: int
+    lookahead: str | None = None
 
 
 class GroupWork:
@@ -126,6 +129,7 @@ class GroupWork:
         self.rows: StepRows | None = None
         """The groups, with their texts."""
         self._segments: Segments | None = None
+        self._watch = LookaheadWatch(config.build_segmenter())
 
     def read(self, rows: StepRows, index: Index | None = None) -> Seen:
         """Segments, and what else is to be seen; an error names rows by ``index``, their numbers in the batch."""
@@ -134,7 +138,7 @@ class GroupWork:
         self._segments = levels[-1]
         check_partition(self._segments, rows.rollouts.response_mask, index)
         manner = Manner.of(rows.rollouts.texts or [], rows.prompt_tails)
-        return Seen(levels, manner, rows.rollouts.outcomes, rows.tokens)
+        return Seen(levels, manner, rows.rollouts.outcomes, rows.tokens, self._watch(rows.rollouts))
 
     def plan(self, manner: Manner, lowest: Float[Tensor, " B"]) -> ProbePlan:
         """The probes, with what was seen in all parts."""
@@ -229,7 +233,8 @@ def merge_seen(parts: Sequence[Seen], indices: Sequence[Index]) -> Seen:
     outcomes = torch.zeros(sum(map(len, indices)))
     for part, index in zip(parts, indices, strict=True):
         outcomes[index] = part.outcomes
-    return Seen(levels, manner, outcomes, sum(part.tokens for part in parts))
+    lookahead = next((part.lookahead for part in parts if part.lookahead), None)
+    return Seen(levels, manner, outcomes, sum(part.tokens for part in parts), lookahead)
 
 
 def merge_segments(parts: Sequence[Segments], indices: Sequence[Index]) -> Segments:

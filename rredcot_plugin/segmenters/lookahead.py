@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 ROWS, PLACES, ENDINGS = 4, 8, 4
 """Rows that are looked at, places in each, and endings tried at each, unless told otherwise."""
 
+WATCHED = 3
+"""Batches of a run that are searched."""
+
 SHOWN = 40
 """Characters of an ending in a message."""
 
@@ -91,6 +94,34 @@ def find_lookahead(
             if found is not None:
                 return found
     return None
+
+
+class LookaheadWatch:
+    """Tells for each batch of a run why a segmenter's boundaries are no stopping times; None where no reason is known.
+
+    Segmenters that ship with the package are tested once and for all, so a search runs for those of a user only, on the
+    first ``WATCHED`` batches that have rollouts with several tokens.
+    """
+
+    def __init__(self, segmenter: Callable[[Rollouts], Segments]) -> None:
+        self._segmenter = segmenter
+        self._reason: str | None = None
+        self._left = WATCHED if _is_foreign(segmenter) else 0
+        if getattr(segmenter, "retrospective", False):
+            self._reason = "it cuts a finished trace; take its namesake without _retrospective for training"
+
+    def __call__(self, rollouts: Rollouts) -> str | None:
+        if self._left and self._reason is None:
+            self._left -= 1
+            found = find_lookahead(self._segmenter, rollouts, seed=self._left)
+            self._reason = None if found is None else str(found)
+        return self._reason
+
+
+def _is_foreign(segmenter: object) -> bool:
+    """Whether it, or a level of it, comes from outside the package."""
+    members = getattr(segmenter, "members", ())
+    return not type(segmenter).__module__.startswith("rredcot_plugin.") or any(map(_is_foreign, members))
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,11 @@ class NestedSegmenter(CutSegmenter):
             read = dict.fromkeys(word for member in members for word in getattr(member, name, ()))
             object.__setattr__(self, name, tuple(read))
 
+    @property
+    def retrospective(self) -> bool:
+        """Whether a level looks at a finished trace."""
+        return any(getattr(member, "retrospective", False) for member in self.members)
+
     def __call__(self, rollouts: Rollouts) -> Segments:
         return self.all_levels(rollouts)[-1]
 

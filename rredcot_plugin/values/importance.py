@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 KINDS = ("support", "self_normalized", "own_ratio")
 
+OWN_RATIO_CLIP = 1.0
+"""Of the estimator ``own_ratio``, where ``clip`` is not given: an answer that was 10^30 times as probable earlier on must
+not have a value of 10^30 rewards."""
+
 
 def importance_values(
     log_pi: Float[Tensor, "B S N"],
@@ -100,6 +104,8 @@ class ImportanceEstimator:
         last = (probed.num_segments - 1).clamp(min=0)
         floor = torch.zeros(len(last)) if rollouts is None or self.kind != "support" else worst_reward(rollouts)
         utility = (probed.utility - floor[:, None]).clamp(min=0) if self.kind == "support" else probed.utility
+        if clip is None and self.kind == "own_ratio":
+            clip = OWN_RATIO_CLIP
         values = importance_values(probed.log_pi, utility, probed.valid, self.kind, clip=clip, last=last)
         values = values + floor[:, None]
         if clip is not None and self.kind != "own_ratio":
@@ -138,7 +144,7 @@ class GroundTruthEstimator(ImportanceEstimator):
 
 @register_value_estimator("own_ratio")
 class OwnRatioEstimator(ImportanceEstimator):
-    """The trace's own answer alone: R times how much of its final probability it already has."""
+    """The trace's own answer alone: R times how much of its final probability it already has, at most ``clip`` (1)."""
 
     kind = "own_ratio"
     proposes = OWN

@@ -261,7 +261,8 @@ EAGER: dict[str, dict[str, Any]] = {
     "fixed": {"tokens": 1},
     "entropy": {"quantile": 0.0},
     "probability": {"threshold": 1.0, "interval": 1},
-    "adaptive": {"bin_tokens": 1, "penalty": 0.01},
+    "adaptive": {"bin_tokens": 1, "threshold": 0.01},
+    "adaptive_retrospective": {"bin_tokens": 1, "penalty": 0.01},
     "hybrid": {"quantile": 0.0, "max_stretch_tokens": 1},
     "newline_entropy": {"target_segments": 1000},
 }

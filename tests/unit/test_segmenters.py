@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 
 import pytest
 import torch
@@ -68,7 +69,7 @@ def test_the_first_half_of_the_segments_comes_as_proposed_and_the_others_are_spr
     lengths = [len(piece) for piece in pieces(rollouts, segmenter(rollouts))]
     assert lengths[:5] == [2] * 5
     assert 10 <= len(lengths) <= 12
-    assert all(early <= late for early, late in zip(lengths[5:-1], lengths[6:-1], strict=False))
+    assert all(early <= late for early, late in pairwise(lengths[5:-1]))
 
 
 def test_min_segment_tokens_holds_for_all_but_the_last() -> None:

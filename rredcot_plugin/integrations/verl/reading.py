@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from verl.utils.debug import marked_timer
@@ -25,6 +26,13 @@ from rredcot_plugin.values.base import NO_PROBES, leaves, scores_read
 from rredcot_plugin.values.monte_carlo import MonteCarloEstimator
 from rredcot_plugin.values.reward_model import RewardModelEstimator
 
+logger = logging.getLogger(__name__)
+
+INEXACT = (
+    "rredcot: algorithm.rredcot.segmenter=%s places boundaries that depend on what comes after them, which biases the policy "
+    "gradient: %s. Training goes on; rredcot.check_segmenter tests a segmenter, and docs/extending.md says how to mend it"
+)
+
 
 class StepReader:
     """Knows what the configured estimator and baseline read, and where that comes from."""
@@ -44,6 +52,7 @@ class StepReader:
         """Whether the estimator or the baseline looks at tokens or their signals in the driver."""
         self.attributions = self.reads & wire.SCORES.keys()
         self.table: TokenBytes | None = None
+        self._warned = False
         self.monte_carlo: MonteCarloHook | None = None
         self.scorer: PrefixScorer | None = None
         for leaf in parts:
@@ -69,6 +78,10 @@ class StepReader:
             rows = rows.read(self.table) if self.own else rows
         metrics.update(plan_metrics(plan, seen.tokens))
         metrics["rredcot/plan/processes/mean"] = float(crew.processes)
+        metrics["rredcot/segments/inexact/mean"] = float(seen.lookahead is not None)
+        if seen.lookahead and not self._warned:
+            self._warned = True
+            logger.warning(INEXACT, self.settings.segmenter, seen.lookahead)
         return StepState(roles, plane, rows, seen, plan, crew.group_ids)
 
     def ask(self, batch: Any, state: StepState) -> None:

@@ -166,7 +166,7 @@ def warn_of_pointless(config: Any, settings: RRedCoTConfig) -> None:
         )
     if signals & set(getattr(segmenter, "uses", ())):
         logger.warning(
-            "rredcot: segmenter=%s looks at the surprise of the sampled tokens, which "
+            "rredcot: segmenter=%s looks at the log-probs of the sampled tokens, which "
             "actor_rollout_ref.rollout.calculate_log_probs=False does not record: every keyword counts now",
             settings.segmenter,
         )
