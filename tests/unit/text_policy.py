@@ -18,7 +18,12 @@ Trace = tuple[str, ...]
 
 STOP = " end"
 TOOL = " b"
-CHOICES: dict[int, tuple[str, ...]] = {0: ("a.\n", TOOL), 1: (" So", STOP), 2: (" c\n", "\n#### ", "</think>"), 3: ("1", ". d")}
+CHOICES: dict[int, tuple[str, ...]] = {
+    0: ("a.\n", TOOL),
+    1: (" So", STOP),
+    2: (" c\n", "\n#### ", "</think>"),
+    3: ("1", ". d"),
+}
 """Tokens to choose from at each step; after ``STOP`` there is none, after ``TOOL`` a masked token."""
 
 

@@ -13,6 +13,7 @@ from rredcot_plugin.baselines.base import needs_of
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.integrations.verl import SUPPORTED_VERL
 from rredcot_plugin.integrations.verl.estimator import GROUP, NAMES, PPO, RED
+from rredcot_plugin.segmenters import CutSegmenter
 from rredcot_plugin.values.base import scores_read, sees_outcome
 
 logger = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ def read_settings(config: Any) -> RRedCoTConfig:
     given = config.algorithm.get("rredcot", None)
     mapping: Any = OmegaConf.to_container(given, resolve=True) if given is not None else {}
     settings = RRedCoTConfig.from_mapping({**DEFAULTS[name], **mapping})
-    settings = _with_reward_model(config, settings)
+    settings = _with_response_length(config, _with_reward_model(config, settings))
     needed = READS.get(name)
     if needed is not None and needed not in scores_read(settings.build_value_estimator()):
         raise ValueError(
@@ -70,6 +71,15 @@ def _with_reward_model(config: Any, settings: RRedCoTConfig) -> RRedCoTConfig:
     if settings.value_estimator != "reward_model" or settings.value_kwargs.get("path") or not reward_model.enable:
         return settings
     return dataclasses.replace(settings, value_kwargs={**settings.value_kwargs, "path": reward_model.model_path})
+
+
+def _with_response_length(config: Any, settings: RRedCoTConfig) -> RRedCoTConfig:
+    """Segments are spread over the longest response that the run allows, unless the segmenter is told otherwise."""
+    length = OmegaConf.select(config, "data.max_response_length")
+    given = settings.segmenter_kwargs
+    if not length or "max_response_tokens" in given or not isinstance(settings.build_segmenter(), CutSegmenter):
+        return settings
+    return dataclasses.replace(settings, segmenter_kwargs={**given, "max_response_tokens": int(length)})
 
 
 def switch_on_critic(config: Any) -> None:
