@@ -1,7 +1,7 @@
 """Seconds and memory of ``assign_credit`` without model calls, and how the seconds grow with the length of a trace.
 
 Traces read like mathematical reasoning (lines, discourse markers, a boxed answer), in groups of 8, every token
-unmasked, with log-probs and entropies; segmenter ``hybrid`` and ``calibrate: outcome``, the defaults. Three cases
+unmasked, with log-probs and entropies; segmenter ``sentence`` and ``calibrate: outcome``, the defaults. Three cases
 of a first step: nothing given, values given, and random log-probs of eight proposals at every boundary (``Probed``). Two
 of a later one, with four such steps past: the first case again, and ``calibrate: trees``.
 

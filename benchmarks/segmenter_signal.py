@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from gradient import CACHE, QUICK, QUICK_TRAINING, measured
 from grads.asking import Asked
 from grads.credits import add_weights, gradients
 from grads.methods import per_segment, verl_grpo
@@ -26,7 +27,6 @@ from grads.stage import Setup, Sizes, choose, success
 from grads.step import Step
 from grads.traces import build_pieces, build_traces, make_sketch, reference_gradient, sample
 from grads.truth import Pool
-from gradient import CACHE, QUICK, QUICK_TRAINING, measured
 from lab.models import CleanTraining, load_models
 from lab.rollouts import Actor
 from lab.store import Store

@@ -38,7 +38,7 @@ class RRedCoTConfig:
         ValueError: a value that is not allowed, naming the key, the value and what is.
     """
 
-    segmenter: str | Mapping[str, Any] = "hybrid"
+    segmenter: str | Mapping[str, Any] = "sentence"
     segmenter_kwargs: Mapping[str, Any] = field(default_factory=dict)
     value_estimator: str | Mapping[str, Any] = "support"
     value_kwargs: Mapping[str, Any] = field(default_factory=dict)

@@ -32,7 +32,7 @@ LR=${LR:-1e-6}
 # The thoughts are cut; the program behind </think> is the answer. A probe is a whole program that passed, as another
 # rollout of the group wrote it. Its probability is next to 0, hence the mean per token (length_normalize). One probe a
 # boundary: such means of several programs would add up to more than 1, and all of them together would cost too much.
-SEGMENTER=${SEGMENTER:-hybrid}                     # `rredcot list` shows all
+SEGMENTER=${SEGMENTER:-sentence}                   # `rredcot list` shows all
 MAX_SEGMENTS=${MAX_SEGMENTS:-32}
 MIN_SEGMENT_TOKENS=${MIN_SEGMENT_TOKENS:-128}      # at most one probe for so many tokens: bounds memory, see below
 MAX_PROPOSALS=${MAX_PROPOSALS:-1}

@@ -46,7 +46,8 @@ class Answers:
             return cuts
         within = np.searchsorted(self.open_from, cuts, side="left" if with_openings else "right") - 1
         inside = (within >= 0) & (cuts < self.open_to[within.clip(min=0)])
-        return cuts[~inside]
+        kept: NDArray[np.int64] = cuts[~inside]
+        return kept
 
 
 def find_answers(trace: Trace, markers: Sequence[str]) -> Answers:

@@ -45,7 +45,9 @@ class CodeSegmenter(CutSegmenter):
 def _code_lines(text: str) -> tuple[list[int], list[int], list[int]]:
     """The characters after the lines that end a segment; the blocks, each from its opening fence to the end of its
     closing one."""
-    ends, code_from, code_to = [], [], []
+    ends: list[int] = []
+    code_from: list[int] = []
+    code_to: list[int] = []
     base: int | None = None
     for start, stop, is_complete in _lines(text):
         fence = FENCE.match(text, start, stop)

@@ -83,7 +83,7 @@ def find_lookahead(
     for row in full[:rows]:
         prefix = _Prefix(rollouts, row, columns[row])
         for token in _places(ids[row], places, rng):
-            tried = [(row, token, None)]
+            tried: list[tuple[int, int, int | None]] = [(row, int(token), None)]
             for number in range(endings):
                 other = full[int(rng.integers(len(full)))]
                 begin = int(_places(ids[other], 1, rng, near_boundaries=number % 2 == 0)[0])

@@ -83,4 +83,5 @@ def with_substance(trace: Trace, cuts: NDArray[np.int64]) -> NDArray[np.int64]:
     cuts = np.unique(cuts)
     cuts = cuts[(cuts > 0) & (cuts < trace.length)]
     seen = trace.substance[trace.spans[cuts - 1, 1]]
-    return cuts[np.diff(seen, prepend=0) > 0]
+    kept: NDArray[np.int64] = cuts[np.diff(seen, prepend=0) > 0]
+    return kept
