@@ -584,6 +584,7 @@ def test_what_is_read_of_a_row(queue: MemoryQueue) -> None:
     assert float(read.rollouts.rewards[0, 3]) == 0.0
     assert read.rollouts.references == ["2", None]
     assert read.lengths == [rows.lengths[3], rows.lengths[4]]
+    assert BatchSource([other, key], PARTITION).take([1]).rows().lengths == [rows.lengths[3]]
     fields = BatchSource([key], PARTITION).reward_fields()
     assert fields == [
         {
