@@ -10,7 +10,7 @@ import torch
 import rredcot_plugin as rr
 from rredcot_plugin.pipeline import assign_credit
 from rredcot_plugin.values.calibration import LabelledStates, OutcomeCalibrator, sample_of_groups
-from tests.unit.test_shards import bare_rows, in_parts, work
+from tests.unit.test_shards import bare_rows, in_parts
 
 
 def states(outcomes: list[float]) -> tuple[LabelledStates, torch.Tensor]:
@@ -91,14 +91,15 @@ def test_the_prompt_is_probed_where_its_value_is_not_the_groups(prior: bool) -> 
 
 
 def test_parts_know_the_lowest_outcome_of_the_others_of_each_row() -> None:
-    """One outcome is the lowest of all; its own row must not know it, wherever the row stands."""
-    rows = bare_rows()
-    rewards = rows.rollouts.rewards.clone()
-    rewards[13, rows.lengths[13] - 1] = -7.0
+    """All rollouts earn −1, one −7. To all others an answer worth −1 tells something, to that one it does not, wherever
+    the row stands in its part."""
+    rows, lowest = bare_rows(), 13
+    rewards = torch.zeros(rows.rollouts.rewards.shape)
+    rewards[torch.arange(len(rewards)), torch.tensor(rows.lengths) - 1] = -1.0
+    rewards[lowest, rows.lengths[lowest] - 1] = -7.0
     rows = dataclasses.replace(rows, rollouts=dataclasses.replace(rows.rollouts, rewards=rewards))
-    config = rr.RRedCoTConfig(segmenter="newline", value_estimator="own_ratio", leave_one_out=False)
-    assert work(config).read(rows).outcomes.argmin() == 13
+    config = rr.RRedCoTConfig(segmenter="newline", proposals="group")
     whole, parts = in_parts(rows, config, 1)[1], in_parts(rows, config, 3)[1]
-    for kind, proposals in whole.proposals.items():
-        assert torch.equal(parts.proposals[kind].utility, proposals.utility), kind
-        assert proposals.utility.unique().numel() > 1
+    proposed = [len(places) > 0 for places in whole.places]
+    assert not proposed[lowest] and sum(proposed) > 10
+    assert parts.specs == whole.specs
