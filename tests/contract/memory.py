@@ -126,6 +126,8 @@ class Actor:
             specs = unpack(row[wire.PROBES])
             found = [probe_log_prob(ids, spec, self.weights, temperature) for spec in specs]
             row[wire.LOG_PROBS] = torch.tensor([0.25, *(x if self.answers else torch.nan for x in found)])
+        if info.get(wire.SQUARES):
+            row[wire.SUM_PI_SQUARED] = row["log_probs"].exp().square()[-1 - len(row["responses"]) : -1]
         for kind in wire.attributions(info.get(wire.ATTRIBUTION)):
             length, start = len(row["responses"]), int(row[wire.ANSWER_START])
             before = max(0, start - len(row["prompts"])) if start >= 0 else 0

@@ -296,6 +296,19 @@ def test_attribution_is_asked_of_every_row_and_read_by_its_own(queue: MemoryQueu
     assert wire.ATTRIBUTION not in batch.extra_info
 
 
+def test_squares_of_probabilities_are_asked_for_and_read_by_row(queue: MemoryQueue) -> None:
+    rows = bare_rows()
+    trainer = make_trainer(queue, {"segmenter": "none", "baseline": "token"})
+    batch = lay_down(queue, rows)
+    found = step(trainer, batch)
+    squares = torch.zeros(rows.rollouts.rewards.shape)
+    for row, length in enumerate(rows.lengths):
+        squares[row, :length] = queue.rows[PARTITION, key_of(rows, row)][wire.SUM_PI_SQUARED]
+    credit, _ = expected(rows, config(segmenter="none", baseline="token"), sum_pi_squared=squares)
+    assert_credited(found, rows, credit)
+    assert wire.SQUARES not in batch.extra_info
+
+
 # ---- sessions
 
 
