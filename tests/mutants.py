@@ -116,7 +116,7 @@ MUTANTS = (
     Mutant("the first output of a session counts", VERL + "sessions.py", "final[session][0] < number", "final[session][0] > number", SESSIONS),
     Mutant("padding takes part", VERL + "sessions.py", 'tag.get("is_padding", False)', "False", EVERY_ROW),
     Mutant("a rejected output shares its advantage", VERL + "tokens.py", "own[owner, first] * last_output[first] * mask[row]", "own[owner, first] * mask[row]", REJECTED),
-    Mutant("a session shares its first column", VERL + "tokens.py", "int(last_output.argmax())", "0", (FIELDS,)),
+    Mutant("a session shares its first column", VERL + "tokens.py", "int(last_output.argmax())", "0", (FIELDS + "::test_earlier_outputs_of_a_session_share_the_first_advantage_and_padding_gets_nothing",)),
     Mutant("a reward on the first token of its segment", VERL + "tokens.py", 'reduce="amax"', 'reduce="amin"', (NAMES + "::test_rewards_stand_on_the_last_token_of_their_segment",)),
     Mutant("rewards of tool output are lost", VERL + "batch.py", "torch.where(mask.any(1, keepdim=True), stray, 0.0)", "0.0 * stray", READ),
     Mutant("log-probs of the rollout engine for the actor's", VERL + "batch.py", '{"old_log_probs": "log_probs"', '{"rollout_log_probs": "log_probs"', steps("signals_are_the_actors_and_keep_their_names")),
