@@ -1,0 +1,1 @@
+"""verl's advantage estimators and ours: exact expectations on enumerable policies, and on the gradient benchmark's families."""
