@@ -10,11 +10,11 @@ PIP_FLAGS := --quiet --disable-pip-version-check
 # Tests that start Ray leave the second core to it.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help env env-vllm browser demo dry-run test test-unit test-contract test-e2e test-vllm mutants lint types format bench-probes bench-overhead bench-fidelity bench-tabular bench-gradient bench-learning bench-quick clean
+.PHONY: help env env-vllm browser demo dry-run test test-unit test-contract test-e2e test-vllm mutants lint types format bench-probes bench-overhead bench-fidelity bench-tabular bench-gradient bench-estimators bench-learning bench-quick clean
 
 help:
 	@sed -n 's/^# //p;s/^## //p' Makefile | head -2
-	@echo "targets: env env-vllm browser demo dry-run test test-unit test-contract test-e2e test-vllm mutants lint types format bench-probes bench-overhead bench-fidelity bench-tabular bench-gradient bench-learning bench-quick clean"
+	@echo "targets: env env-vllm browser demo dry-run test test-unit test-contract test-e2e test-vllm mutants lint types format bench-probes bench-overhead bench-fidelity bench-tabular bench-gradient bench-estimators bench-learning bench-quick clean"
 
 env: $(VENV)/.installed
 env-vllm: $(VENV_VLLM)/.installed
@@ -114,6 +114,10 @@ bench-gradient: env
 	    --output benchmarks/results/gradient_chains_past.json
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/gradient.py --families own_sums --candidates 256 --past 24 \
 	    --output benchmarks/results/gradient_own_sums_past.json
+
+# Shares what bench-gradient has sampled; goes on where it was.
+bench-estimators: env
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/estimators.py --page docs/estimators.md
 
 # Hours; goes on where it was.
 bench-learning: env

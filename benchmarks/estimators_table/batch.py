@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ class Batch:
     rollout of the row's prompt.
     """
 
+    tokens: torch.Tensor
     rewards: torch.Tensor
     mask: torch.Tensor
     index: np.ndarray
@@ -31,8 +32,22 @@ class Batch:
     def take(self, rows: slice | torch.Tensor) -> Batch:
         """Some of the rows."""
         at = rows if isinstance(rows, slice) else rows.numpy()
-        tensors = (self.log_probs, self.sum_pi_squared, self.values, self.greedy)
-        return Batch(self.rewards[rows], self.mask[rows], self.index[at], *(x[rows] for x in tensors))
+        return Batch(**{name: x[at] if name == "index" else x[rows] for name, x in vars(self).items()})
+
+    @classmethod
+    def joined(cls, parts: Sequence[Batch]) -> Batch:
+        """One below the other, padded to the widest."""
+        width = max(part.mask.shape[1] for part in parts)
+
+        def together(name: str) -> Any:
+            own = [getattr(part, name) for part in parts]
+            if name == "index":
+                return np.concatenate(own)
+            if own[0].ndim == 1:
+                return torch.cat(own)
+            return torch.cat([torch.nn.functional.pad(x, (0, width - x.shape[1])) for x in own])
+
+        return cls(**{field.name: together(field.name) for field in fields(cls)})
 
 
 Call = Callable[[Batch], torch.Tensor]
@@ -114,9 +129,13 @@ VERL: dict[str, Estimator] = {
         registered("tir_optimal_token_baseline", *OTB), "as optimal_token_baseline where no token is masked"
     ),
     "gpg": Estimator(
-        registered("gpg", "index"), f"{OWN} (a factor); times B over the number of nonzero rewards in the batch", True
+        registered("gpg", "index"),
+        f"{OWN} (a factor); times B over the number of nonzero rewards in the batch",
+        True,
     ),
-    "reinforce_plus_plus": Estimator(registered("reinforce_plus_plus", config=AlgoConfig(gamma=1.0)), WHITENED, True),
+    "reinforce_plus_plus": Estimator(
+        registered("reinforce_plus_plus", config=AlgoConfig(gamma=1.0)), WHITENED, True
+    ),
     "reinforce_plus_plus_baseline": Estimator(
         registered("reinforce_plus_plus_baseline", "index"), f"{OWN} (a factor); then {WHITENED}", True
     ),

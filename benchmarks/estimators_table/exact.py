@@ -47,7 +47,14 @@ def batch_of(policy: Policy, rows: torch.Tensor, index: np.ndarray) -> Batch:
     rewards = torch.zeros_like(mask).scatter_(1, last[:, None], policy.rewards[rows][:, None])
     greedy = torch.full((len(rows),), policy.greedy, dtype=torch.float64)
     return Batch(
-        rewards, mask, index, policy.log_probs[rows], policy.squares[rows], policy.values[rows], greedy
+        policy.traces[rows],
+        rewards,
+        mask,
+        index,
+        policy.log_probs[rows],
+        policy.squares[rows],
+        policy.values[rows],
+        greedy,
     )
 
 

@@ -1,16 +1,16 @@
-"""The package's own credit on enumerable policies: every token a segment of its own, baselines fitted on past steps."""
+"""The package's own credit on enumerable policies: every token a segment of its own, or none, with baselines fitted on
+past steps."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from estimators_table.batch import Batch, Estimator
+from estimators_table.batch import Batch, Call, Estimator
 from estimators_table.exact import batch_of
 from estimators_table.leave_one_out import otb_leave_one_out
 from estimators_table.policies import tree_policy
@@ -18,30 +18,39 @@ from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.pipeline import assign_credit
 from rredcot_plugin.types import Rollouts
 
-PAST_STEPS, PAST_PROMPTS, PAST_GROUP = 4, 16, 8
-TOKEN_SEGMENTS: dict[str, Any] = {"segmenter": "fixed", "segmenter_kwargs": {"tokens": 1}}
-EXACT = "a function of the prefix, of the group's other rollouts and of past steps"
+PAST_STEPS, PAST_PROMPTS, PAST_GROUP = 4, 8, 8
+TOKENS: dict[str, Any] = {"segmenter": "fixed", "segmenter_kwargs": {"tokens": 1}}
+WHOLE: dict[str, Any] = {"segmenter": "none", "calibrate": "none"}
+FITTED = "fitted on past steps; a function of the prefix and of the group's other rollouts"
+OTHERS = "the others' mean, weighted by the gradient's length"
+DIVIDED_TOO = "the same, divided by the group's standard deviation, as verl divides for GRPO"
 
 VARIANTS: dict[str, tuple[dict[str, Any], str]] = {
-    "rredcot": (TOKEN_SEGMENTS, "divided by the group's standard deviation, as GRPO; else as below"),
-    "rredcot_no_std": (TOKEN_SEGMENTS | {"scale": "none"}, EXACT),
-    "rredcot_value": (TOKEN_SEGMENTS | {"scale": "none", "baseline": "value"}, EXACT),
-    "rredcot_trace": (TOKEN_SEGMENTS | {"scale": "none", "baseline": "trace"}, "one number a trace, from the others"),
-    "rredcot_none": ({"segmenter": "none"}, "one segment a trace is verl's grpo, by design"),
-    "rredcot_none_no_std": (
-        {"segmenter": "none", "scale": "none"},
-        "one segment a trace is verl's grpo without deviation, by design",
+    "rredcot_value": (TOKENS | {"scale": "none", "baseline": "value"}, FITTED),
+    "rredcot_no_std": (TOKENS | {"scale": "none"}, f"baseline: least_variance, the default; {FITTED}"),
+    "rredcot": (TOKENS | {"scale": "group_std"}, DIVIDED_TOO),
+    "rredcot_trace": (
+        TOKENS | {"scale": "none", "baseline": "trace", "calibrate": "none"},
+        f"{OTHERS} of a trace",
     ),
+    "rredcot_token": (WHOLE | {"scale": "none", "baseline": "token"}, f"{OTHERS} up to the token"),
+    "rredcot_token_std": (WHOLE | {"scale": "group_std", "baseline": "token"}, DIVIDED_TOO),
+    "rredcot_none": (WHOLE | {"scale": "none"}, "one segment a trace is verl's grpo_no_std, by design"),
 }
 """Name → options on top of the defaults, and why the expectation is the gradient, or is not."""
 
 
 def rollouts_of(batch: Batch) -> Rollouts:
     """The batch in the package's form, float32."""
-    ids = torch.zeros(batch.mask.shape, dtype=torch.int64)
     log_probs = batch.log_probs.float()
+    squares = batch.sum_pi_squared.float().clamp(max=1)
     return Rollouts(
-        ids, batch.mask.bool(), batch.rewards.float(), batch.index.tolist(), log_probs=log_probs
+        batch.tokens,
+        batch.mask.bool(),
+        batch.rewards.float(),
+        batch.index.tolist(),
+        log_probs=log_probs,
+        sum_pi_squared=squares,
     )
 
 
@@ -53,38 +62,42 @@ def past_batch(shape: str, step: int, graded: bool) -> Batch:
         policy = tree_policy(shape, 10_000 + step * PAST_PROMPTS + prompt, graded=graded)
         rows = torch.multinomial(policy.probabilities, PAST_GROUP, replacement=True, generator=generator)
         parts.append(batch_of(policy, rows, np.full(PAST_GROUP, prompt)))
-    index = np.concatenate([part.index for part in parts])
-    names = ("log_probs", "sum_pi_squared", "values", "greedy")
-    joined = [torch.cat([getattr(part, name) for part in parts]) for name in ("rewards", "mask", *names)]
-    return Batch(joined[0], joined[1], index, *joined[2:])
+    return Batch.joined(parts)
 
 
-@dataclass(frozen=True)
-class Past:
-    """Calibrators that have seen ``PAST_STEPS`` steps, made anew for every group, so that groups stay independent."""
+def with_past(options: dict[str, Any], shape: str, *, graded: bool) -> Call:
+    """Advantages of a group by a calibrator that has seen ``PAST_STEPS`` steps, beside one group of another prompt.
 
-    shape: str
-    graded: bool
+    That group is always the same and every group gets a calibrator of its own, so that the groups stay independent.
+    """
+    config = RRedCoTConfig(**options)
+    seen = config.build_calibrator()
+    for step in range(PAST_STEPS):
+        assign_credit(rollouts_of(past_batch(shape, step, graded)), config, calibrator=seen)
+    more = past_batch(shape, PAST_STEPS, graded)
+    longest = int(more.mask.sum(1).unflatten(0, (-1, PAST_GROUP)).sum(1).argmax())
+    # a batch without any boundary would be verl's grpo, whatever the baseline
+    beside = more.take(slice(longest * PAST_GROUP, (longest + 1) * PAST_GROUP))
 
-    def call(self, options: dict[str, Any]) -> Callable[[Batch], torch.Tensor]:
-        """Advantages of a batch, which is one group here."""
-        config = RRedCoTConfig(**options)
-        seen = config.build_calibrator()
-        for step in range(PAST_STEPS):
-            assign_credit(rollouts_of(past_batch(self.shape, step, self.graded)), config, calibrator=seen)
+    def advantages(batch: Batch) -> torch.Tensor:
+        number = len(batch.index)
+        both = Batch.joined([batch, replace(beside, index=np.full(PAST_GROUP, -1))])
+        return assign_credit(rollouts_of(both), config, calibrator=copy.deepcopy(seen)).advantages[:number]
 
-        def advantages(batch: Batch) -> torch.Tensor:
-            calibrator = copy.deepcopy(seen)
-            return assign_credit(rollouts_of(batch), config, calibrator=calibrator).advantages
+    return advantages
 
-        return advantages
+
+def alone(options: dict[str, Any]) -> Call:
+    """Advantages of what reads a group alone."""
+    config = RRedCoTConfig(**options)
+    return lambda batch: assign_credit(rollouts_of(batch), config).advantages
 
 
 def estimators(shape: str, *, graded: bool) -> dict[str, Estimator]:
     """Every variant, with a past of the shape's policies, and the token baseline that leaves the own reward out."""
-    past = Past(shape, graded)
-    found = {
-        name: Estimator(past.call(options), why, by_batch=True) for name, (options, why) in VARIANTS.items()
-    }
-    why = "verl's formula over the other rollouts alone; not in verl"
-    return {"otb_leave_one_out": Estimator(otb_leave_one_out, why)} | found
+    found = {"otb_leave_one_out": Estimator(otb_leave_one_out, "verl's formula over the other rollouts alone")}
+    for name, (options, reason) in VARIANTS.items():
+        together = options["segmenter"] != "none"
+        call = with_past(options, shape, graded=graded) if together else alone(options)
+        found[name] = Estimator(call, reason, by_batch=together)
+    return found

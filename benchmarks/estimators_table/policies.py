@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 SHAPES: dict[str, tuple[tuple[int, ...], ...]] = {
-    "binary": tuple(itertools.product((0, 1), repeat=3)),
-    "early_stop": ((0,), (1, 0), (1, 1, 0), (1, 1, 1), (2, 0), (2, 1)),
-    "long_tail": ((0,), (1, 0), (1, 1, 0), (1, 1, 1, 0), (1, 1, 1, 1, 0), (1, 1, 1, 1, 1)),
+    "same_length": ((0, 0), (0, 1), (1, 0), (1, 1)),
+    "early_stop": ((0,), (1, 0), (1, 1, 0), (1, 1, 1), (2,)),
+    "long_tail": ((0,), (1, 0), (1, 1, 0), (1, 1, 1, 0), (1, 1, 1, 1)),
 }
-"""All traces of a tree: three binary tokens; a first token of three of which one ends; up to five tokens."""
+"""All traces of a tree: two binary tokens; a first token of three, two of which end; up to four tokens."""
 
 GRADES = (0.0, 0.25, 0.5, 1.0)
 

@@ -70,7 +70,9 @@ def get_ready(actor: Actor, sizes: Sizes, store: Store) -> Ready:
     windows = build_windows(actor, rest, sizes, asked, store)
     squares = [found for first in range(0, len(traces.rows), ROWS) for found in _squares(actor, traces, first)]
     greedy = [greedy_reward(actor, question) for question in chosen]
-    return Ready(sizes, actor, traces, squares, reference, torch.tensor(means).float(), greedy, windows, asked, sketch)
+    return Ready(
+        sizes, actor, traces, squares, reference, torch.tensor(means).float(), greedy, windows, asked, sketch
+    )
 
 
 @torch.no_grad()
