@@ -62,11 +62,11 @@ def _rows(summary: Summary, sizes: Sequence[int], families: Sequence[str]) -> li
 
 
 def _angles(axis: Any, summary: Summary, rows: Sequence[str], sizes: Sequence[int]) -> None:
-    for size, (colour, marker), shift in zip(sizes, STYLES, (-0.2, 0, 0.2), strict=False):
+    for size, (colour, marker), shift in zip(sizes, STYLES, (-0.27, 0, 0.27), strict=False):
         at = [i for i, name in enumerate(rows) if f"batch_degrees/{name}/{size}" in summary]
         found = [summary[f"batch_degrees/{rows[i]}/{size}"]["value"] for i in at]
         shown = np.maximum(found, SHOWN_ZERO)
-        axis.plot(shown, np.array(at) + shift, marker, color=colour, markersize=6, label=f"N = {size}")
+        axis.plot(shown, np.array(at) + shift, marker, color=colour, markersize=5.5, label=f"N = {size}")
     axis.set_xscale("log")
     axis.set_xlim(SHOWN_ZERO / 1.6, 90)
     axis.set_xticks([SHOWN_ZERO, 0.1, 1, 10, 45], ["0\n(exact)", "0.1°", "1°", "10°", "45°"])

@@ -26,7 +26,7 @@ class Plan:
 
     seeds: int = 2
     sizes: tuple[int, ...] = (2, 4, 8)
-    batches: int = 2000
+    batches: int = 600
     shapes: tuple[str, ...] = tuple(SHAPES)
 
 

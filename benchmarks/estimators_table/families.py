@@ -55,10 +55,15 @@ def from_verl(ready: Ready, rows: StepRows, chosen: list[int]) -> Table:
     batch = verl_batch(ready, rows, chosen)
     found = {name: VERL[name].call(batch) for name in FROM_VERL}
     found["otb_leave_one_out"] = otb_leave_one_out(batch)
-    lengths = batch.mask.sum(1, keepdim=True)
-    found["rloo_token_mean"] = found["rloo"] / lengths.mean()
-    found["rloo_seq_mean_token_mean"] = found["rloo"] / lengths
+    lengths, usual = batch.mask.sum(1, keepdim=True), mean_length(ready)
+    found["rloo_token_mean"] = found["rloo"] * usual / lengths.mean()
+    found["rloo_seq_mean_token_mean"] = found["rloo"] * usual / lengths
     return found
+
+
+def mean_length(ready: Ready) -> float:
+    """Of all rollouts: a constant, so that gradients per token are as long as those per trace."""
+    return float(np.mean([len(ready.traces.rows[i].response) for own in ready.traces.rollouts for i in own]))
 
 
 def verl_batch(ready: Ready, rows: StepRows, chosen: list[int]) -> Batch:

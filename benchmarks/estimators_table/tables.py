@@ -82,7 +82,7 @@ def enumerated_table(summary: Summary, names: Sequence[str], sizes: Sequence[int
         cells = [label(name), verdict(summary, name, sizes)]
         cells.append(" · ".join(signed(summary[f"size/{name}/{n}"]["value"]) for n in sizes))
         cells.append(" · ".join(angle(summary[f"degrees/{name}/{n}"]["high"]) for n in sizes))
-        cells.append(" · ".join(angle(summary[f"batch_degrees/{name}/{n}"]["value"]) for n in sizes))
+        cells.append(" · ".join(with_error(summary[f"batch_degrees/{name}/{n}"]) for n in sizes))
         cells.append(angle(summary[f"token_mean_degrees/{name}/{largest}"]["high"]))
         cells.append(f"{summary[f'batch_snr_vs_grpo/{name}/{largest}']['value']:.2f}")
         rows.append([*cells, REASONS[name]])
@@ -112,6 +112,12 @@ def angle(degrees: float) -> str:
     if degrees < EXACT_DEGREES:
         return "0"
     return "<.1°" if degrees < 0.05 else f"{degrees:.1f}°" if degrees < 10 else f"{degrees:.0f}°"
+
+
+def with_error(entry: Mapping[str, float]) -> str:
+    """The angle; with its standard error where it comes from sampled batches."""
+    error = (entry["high"] - entry["value"]) / 2
+    return f"{entry['value']:.1f}° ± {error:.1f}°" if error > 0 else angle(entry["value"])
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
