@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -72,6 +73,24 @@ def on_family(name: str, cache: Path, *, quick: bool, seed: int) -> Summary:
     return measure_family(get_ready(Actor(family, model, build_tokenizer()), sizes, own), own, progress)
 
 
+def report(output: Path, page: Path | None) -> None:
+    """Picture and tables of what ``output`` holds."""
+    record = json.loads(output.read_text())
+    summary, sizes, families = (
+        record["summary"],
+        record["settings"]["plan"]["sizes"],
+        record["settings"]["families"],
+    )
+    draw(
+        page.parent / "images" / "estimators.png" if page else output.with_suffix(".png"), summary, sizes, families
+    )
+    tables = page_tables(summary, sizes, families)
+    if page:
+        fill_page(page, tables)
+    else:
+        print(tables)
+
+
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small sizes: shows that it runs, measures nothing")
@@ -85,6 +104,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of the families' questions and rollouts (default 0)")
     parser.add_argument("--cache", type=Path, default=CACHE, help="folder for models, rollouts and gradients")
     parser.add_argument("--output", type=Path, default=OUTPUT, help="where the JSON goes")
+    parser.add_argument("--report", action="store_true", help="measure nothing: picture and page from --output")
     parser.add_argument("--page", type=Path, help="page whose part between the estimators marks is replaced")
     args = parser.parse_args()
     if args.families is None:
@@ -99,8 +119,10 @@ def parse_arguments() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_arguments()
+    if args.report:
+        report(args.output, args.page)
+        return
     torch.set_num_threads(1)
-    begin = time.process_time()
     plan = QUICK_PLAN if args.quick else Plan()
     summary = enumerated(plan, Store(args.cache / ("quick" if args.quick else "full") / "enumerable"))
     done: list[str] = []
@@ -111,14 +133,8 @@ def main() -> None:
             done.append(family)
         # written after every family, so that an interrupted run leaves what it has, and says which families
         settings = {"plan": asdict(plan), "prompts": len(prompts_of(plan)), "families": done, "quick": args.quick}
-        spent = {"cpu_seconds": time.process_time() - begin}
-        write_record(args.output, settings | spent, summary, {}, seeds=[args.seed], shown=())
-        picture = args.page.parent / "images" / "estimators.png" if args.page else args.output.with_suffix(".png")
-        draw(picture, summary, plan.sizes, done)
-    tables = page_tables(summary, plan.sizes, done)
-    print(tables)
-    if args.page:
-        fill_page(args.page, tables)
+        write_record(args.output, settings, summary, {}, seeds=[args.seed], shown=())
+        report(args.output, args.page)
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ def with_past(options: dict[str, Any], shape: str, *, graded: bool) -> Call:
         assign_credit(rollouts_of(past_batch(shape, step, graded)), config, calibrator=seen)
     more = past_batch(shape, PAST_STEPS, graded)
     longest = int(more.mask.sum(1).unflatten(0, (-1, PAST_GROUP)).sum(1).argmax())
-    # a batch without any boundary would be verl's grpo, whatever the baseline
+    # of short traces alone there would be no states to fit
     beside = more.take(slice(longest * PAST_GROUP, (longest + 1) * PAST_GROUP))
 
     def advantages(batch: Batch) -> torch.Tensor:

@@ -73,7 +73,7 @@ def enumerated_table(summary: Summary, names: Sequence[str], sizes: Sequence[int
         f"size, N = {order}",
         f"angle, worst prompt, N = {order}",
         f"angle, batch of prompts, N = {order}",
-        f"the same, `token-mean`, N = {largest}",
+        f"worst prompt, `token-mean`, N = {largest}",
         f"signal / variance, N = {largest}",
         "why",
     ]
@@ -105,7 +105,9 @@ def families_table(summary: Summary, families: Sequence[str], names: Sequence[st
 
 def signed(number: float) -> str:
     """A relative deviation; 0 where it is rounding of float32."""
-    return "0" if abs(number) < EXACT_SIZE else f"{number:+.2f}".replace("-", "−")
+    if abs(number) < EXACT_SIZE:
+        return "0"
+    return f"{round(number, 2) + 0.0:+.2f}".replace("-", "−")
 
 
 def angle(degrees: float) -> str:

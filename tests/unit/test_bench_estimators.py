@@ -228,4 +228,9 @@ def test_the_script_runs(tmp_path: Path) -> None:
     assert record["settings"]["families"] == ["sums"]
     assert abs(record["summary"]["size/rloo/2"]["value"]) < 1e-9
     assert "sums/cosine/rredcot_token" in record["summary"]
-    assert output.with_suffix(".png").exists()
+    page = tmp_path / "docs" / "page.md"
+    page.parent.mkdir()
+    page.write_text("\n".join(MARKS))
+    subprocess.run([*command, "--report", "--page", f"{page}"], cwd=BENCHMARKS.parent, env=environment, check=True)
+    assert "leave-one-out OTB" in page.read_text()
+    assert (page.parent / "images" / "estimators.png").exists()
