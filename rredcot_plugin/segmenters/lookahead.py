@@ -7,6 +7,7 @@ the token is drawn (docs/math.md). The search exchanges what follows a prefix fo
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ from rredcot_plugin.types import MASKED, Rollouts, Segments
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+logger = logging.getLogger(__name__)
 
 ROWS, PLACES, ENDINGS = 4, 8, 4
 """Rows that are looked at, places in each, and endings tried at each, unless told otherwise."""
@@ -113,9 +116,17 @@ class LookaheadWatch:
     def __call__(self, rollouts: Rollouts) -> str | None:
         if self._left and self._reason is None:
             self._left -= 1
-            found = find_lookahead(self._segmenter, rollouts, seed=self._left)
-            self._reason = None if found is None else str(found)
+            self._reason = self._search(rollouts)
         return self._reason
+
+    def _search(self, rollouts: Rollouts) -> str | None:
+        try:
+            found = find_lookahead(self._segmenter, rollouts, seed=self._left)
+        except Exception as error:  # noqa: BLE001  a user's code, on rollouts that it was not made for
+            logger.warning("rredcot: whether %r looks ahead could not be checked: %r", self._segmenter, error)
+            self._left = 0
+            return None
+        return None if found is None else str(found)
 
 
 def _is_foreign(segmenter: object) -> bool:

@@ -7,6 +7,7 @@ import torch
 
 import rredcot_plugin as rr
 from rredcot_plugin.segmenters import quantile
+from rredcot_plugin.segmenters.lookahead import LookaheadWatch
 from rredcot_plugin.values.calibration import LabelledStates, OutcomeCalibrator
 from rredcot_plugin.values.features import NAMES
 from tests.unit.text_policy import TRACES, TextPolicy, expected_gradient
@@ -137,6 +138,29 @@ def test_a_boundary_in_front_of_a_keyword_biases_the_gradient_and_is_found(
     assert report["rredcot/segments/inexact/mean"] == 1.0
     report = rr.assign_credit(rollouts, rr.RRedCoTConfig(segmenter="keyword", calibrate="none")).metrics
     assert report["rredcot/segments/inexact/mean"] == 0.0
+
+
+class OfThisBatchOnly:
+    """Knows the number of rows that it is to be asked for."""
+
+    def __call__(self, rollouts: rr.Rollouts) -> rr.Segments:
+        if rollouts.batch_size != len(TRACES):
+            raise RuntimeError("another batch")
+        return rr.get_segmenter("keyword")(rollouts)
+
+
+def test_a_segmenter_that_cannot_be_checked_does_not_stop_a_run(caplog: pytest.LogCaptureFixture) -> None:
+    watch = LookaheadWatch(OfThisBatchOnly())
+    rollouts = TextPolicy.random().rollouts(list(range(len(TRACES))), [0] * len(TRACES))
+    assert watch(rollouts) is None
+    assert "could not be checked: RuntimeError('another batch')" in caplog.text
+
+
+def test_a_nested_level_that_looks_ahead_is_found() -> None:
+    rollouts = TextPolicy.random().rollouts(list(range(len(TRACES))), [0] * len(TRACES))
+    for level in (f"{__name__}:BeforeSo", "hybrid_retrospective"):
+        assert LookaheadWatch(rr.get_segmenter("nested", levels=["turn", level]))(rollouts) is not None
+    assert LookaheadWatch(rr.get_segmenter("nested", levels=["turn", "hybrid"]))(rollouts) is None
 
 
 def test_the_outcome_is_not_known_to_the_baseline_because_nothing_was_cut() -> None:

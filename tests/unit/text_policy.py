@@ -6,6 +6,7 @@ masked token of a tool. Every prefix has logits of its own, so the gradient show
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from dataclasses import dataclass
 from functools import cached_property
@@ -68,23 +69,27 @@ class TextPolicy:
 
     def rollouts(self, rows: list[int], group_ids: list[int]) -> rr.Rollouts:
         """Rollouts of the traces with these indices, the reward on the last token."""
+        return dataclasses.replace(self._each.take(rows), group_ids=group_ids)
+
+    @cached_property
+    def _each(self) -> rr.Rollouts:
+        """One rollout of every trace."""
         log_probs, entropies = (x.detach().float() for x in self.tokens())
-        steps = len(CHOICES)
-        mask = torch.zeros(len(rows), steps + 1, dtype=torch.bool)
-        signals = torch.zeros(3, len(rows), steps + 1)
-        spans, rewards = [], torch.zeros(len(rows), steps + 1)
-        for at, row in enumerate(rows):
-            trace, columns = TRACES[row], columns_of(TRACES[row])
-            mask[at, columns] = True
+        shape = len(TRACES), len(CHOICES) + 1
+        mask, rewards, signals = torch.zeros(shape).bool(), torch.zeros(shape), torch.zeros(3, *shape)
+        spans = []
+        for row, trace in enumerate(TRACES):
+            columns = columns_of(trace)
+            mask[row, columns] = True
             own = torch.stack([log_probs[row], entropies[row], _square_sums(self, row)])[:, : len(trace)]
-            signals[:, at, columns] = own.float()
-            rewards[at, columns[-1]] = float(self.rewards[row])
+            signals[:, row, columns] = own.float()
+            rewards[row, columns[-1]] = float(self.rewards[row])
             ends = list(itertools.accumulate(map(len, trace)))
             spans.append([(end - len(token), end) for end, token in zip(ends, trace, strict=True)])
         return rr.Rollouts(
-            torch.zeros(mask.shape, dtype=torch.int64), mask, rewards, group_ids,
+            torch.zeros(shape, dtype=torch.int64), mask, rewards, [0] * len(TRACES),
             log_probs=signals[0], entropies=signals[1], sum_pi_squared=signals[2],
-            texts=["".join(TRACES[row]) for row in rows], token_offsets=spans,
+            texts=["".join(trace) for trace in TRACES], token_offsets=spans,
         )  # fmt: skip
 
 
