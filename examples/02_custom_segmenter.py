@@ -1,6 +1,6 @@
-"""A segmenter of your own, given by file: a segment ends behind every equals sign.
+"""A segmenter of your own, given by file: a segment ends after every equals sign.
 
-    +algorithm.rredcot.segmenter='{path: examples/02_custom_segmenter.py, name: BehindEquals}'
+    +algorithm.rredcot.segmenter='{path: examples/02_custom_segmenter.py, name: AfterEquals}'
     +algorithm.rredcot.segmenter_kwargs='{sign: "="}'
 
 Run this file to check it and to see what it does.
@@ -10,27 +10,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from rredcot_plugin.segmenters import CutSegmenter
 
 
 @dataclass(frozen=True)
-class BehindEquals(CutSegmenter):
-    """A segment ends behind every equals sign."""
+class AfterEquals(CutSegmenter):
+    """A segment ends after every equals sign."""
 
     sign: str = "="
 
     def propose(self, trace):
         ends = [i + 1 for i, char in enumerate(trace.text) if char == self.sign]
-        cuts = trace.tokens_from(ends)
-        return cuts, np.ones(len(cuts))  # token numbers, and how much each is worth when some must go
+        return trace.tokens_from(ends)  # the tokens at which a segment may begin
 
 
 if __name__ == "__main__":
-    from rredcot_plugin.testing import check_segmenter, text_rollouts
+    from rredcot_plugin import check_segmenter
+    from rredcot_plugin.testing import text_rollouts
 
-    check_segmenter(BehindEquals())
+    check_segmenter(AfterEquals())
     rollouts = text_rollouts(["2+3=5\n5*4=20\nThe answer is 20"])
-    for number, start in enumerate(BehindEquals()(rollouts).starts[0].tolist()):
+    for number, start in enumerate(AfterEquals()(rollouts).starts[0].tolist()):
         print(f"segment {number} begins at {rollouts.texts[0][start:]!r}")

@@ -37,7 +37,7 @@ def test_monte_carlo_and_extensions_of_users(demo_inputs: Inputs, tmp_path: Path
         demo_inputs,
         tmp_path,
         "algorithm.adv_estimator=rredcot",
-        f"+algorithm.rredcot.segmenter={{path: {EXAMPLES}/02_custom_segmenter.py, name: BehindEquals}}",
+        f"+algorithm.rredcot.segmenter={{path: {EXAMPLES}/02_custom_segmenter.py, name: AfterEquals}}",
         "+algorithm.rredcot.value_estimator=mixture",
         "+algorithm.rredcot.value_kwargs={estimators: [{name: '03_custom_value:EquationShare', weight: 0.5}, "
         "{name: monte_carlo, options: {samples: 3, concurrency: 16}}]}",

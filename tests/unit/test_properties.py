@@ -85,6 +85,16 @@ segmenters = st.sampled_from(rr.list_segmenters())
 READ_THE_MASK = ("turn", "nested")
 """For these a masked stretch in the middle is a boundary."""
 
+WITH_ANSWERS = [name for name in rr.list_segmenters() if name not in ("none", *READ_THE_MASK)]
+"""For these a masked stretch in the middle ends an answer, as the end of a turn does."""
+
+
+def without_answers(config: rr.RRedCoTConfig, layout: str) -> rr.RRedCoTConfig:
+    """The config with segmenters that know no answers, where rollouts are laid out around a masked stretch."""
+    if layout != "middle" or config.segmenter not in WITH_ANSWERS:
+        return config
+    return dataclasses.replace(config, segmenter_kwargs={"answer_markers": []})
+
 
 def columns_of(tokens: int, width: int, layout: str) -> torch.Tensor:
     """Which columns hold the tokens: to the left, to the right, or with masked ones in between."""
@@ -207,6 +217,7 @@ def test_where_a_response_stands_does_not_matter(
     batch: list[Response], config: rr.RRedCoTConfig, layout: str, extra: int
 ) -> None:
     assume(layout != "middle" or config.segmenter not in READ_THE_MASK)
+    config = without_answers(config, layout)
     first, second = lay_out(batch, "left"), lay_out(batch, layout, extra)
     one, other = credit_of(batch, first, config), credit_of(batch, second, config)
     assert close(one.values, other.values)
@@ -218,7 +229,7 @@ def test_where_a_response_stands_does_not_matter(
 @given(batches, st.sampled_from(["fixed", "newline", "hybrid"]), st.sampled_from(LAYOUTS), st.integers(0, 5))
 def test_nor_does_it_to_calibrated_values(batch: list[Response], segmenter: str, layout: str, extra: int) -> None:
     batch = [dataclasses.replace(response, reward=min(1.0, response.reward)) for response in batch]
-    config = rr.RRedCoTConfig(segmenter=segmenter, scale="none")
+    config = without_answers(rr.RRedCoTConfig(segmenter=segmenter, scale="none"), layout)
     backwards = batch[::-1]
     one = credit_of(batch, lay_out(batch, "left"), config)
     other = credit_of(backwards, lay_out(backwards, layout, extra), config)
