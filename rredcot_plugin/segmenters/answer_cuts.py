@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,15 +17,11 @@ from rredcot_plugin.segmenters.trace import Trace
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-OPENINGS = {
-    "think": re.escape(THINK_END),
-    "boxed": r"\\boxed\{",
-    "hash": r"####",
-    "phrase": r"[Tt]he (?:final )?answer is",
-    "code": r"(?:^|(?<=\n))[ \t]*```[a-zA-Z0-9_+-]*[ \t]*\n",
-}
-"""What opens an answer. None looks ahead, and of none is a beginning an opening too: a match ends where it is complete."""
+LITERALS = {"think": THINK_END, "boxed": "\\boxed{", "hash": "####", "phrase": "answer is", "code": "```"}
+"""What each opening contains. None looks ahead, and of none is a beginning an opening too: it ends where it is complete."""
 
+BEFORE_PHRASE = ("The final ", "the final ", "The ", "the ")
+OPENING_FENCE = re.compile(r"```[a-zA-Z0-9_+-]*[ \t]*\n")
 CLOSING_FENCE = re.compile(r"\n[ \t]*```")
 
 
@@ -78,18 +73,38 @@ def _answers(text: str, markers: tuple[str, ...], turns: list[int]) -> tuple[lis
 
     ``turns`` are the characters at which a turn ends: no answer reaches into the next one.
     """
-    pattern = _opening(markers)
     begins, opened, closed = [], [], []
     at = 0
-    while (found := pattern.search(text, at)) is not None:
-        name, body = str(found.lastgroup), found.end()
-        at = _end_of_answer(text, name, body)
+    for begin, body, kind in sorted(opening for name in markers for opening in _openings(text, name)):
+        if begin < at:
+            continue
+        at = _end_of_answer(text, kind, body)
         turn = bisect_left(turns, body)
         at = min(at, turns[turn]) if turn < len(turns) else at
-        begins.append(found.start())
+        begins.append(begin)
         opened.append(body)
         closed.append(at)
     return begins, opened, closed
+
+
+def _openings(text: str, name: str) -> Iterator[tuple[int, int, str]]:
+    """(begin, end, name) of everything that looks like an opening of that name."""
+    literal, before = LITERALS[name], 0
+    found = text.find(literal)
+    while found >= 0:
+        begin, end = found, found + len(literal)
+        if name == "phrase":
+            article = next((a for a in BEFORE_PHRASE if text.endswith(a, 0, begin)), "")
+            begin, end = (begin - len(article), end) if article else (begin, -1)
+        elif name == "code":
+            newline = text.rfind("\n", before, begin)
+            opens_line = (newline >= 0 or before == 0) and not text[newline + 1 : begin].strip(" \t")
+            fence = OPENING_FENCE.match(text, begin) if opens_line else None
+            begin, end = (newline + 1, fence.end()) if fence else (begin, -1)
+        if end >= 0:
+            yield begin, end, name
+        before = found + len(literal)
+        found = text.find(literal, before)
 
 
 def _end_of_answer(text: str, name: str, body: int) -> int:
@@ -104,8 +119,3 @@ def _end_of_answer(text: str, name: str, body: int) -> int:
     end = line + 1 if line >= 0 else len(text) + 1
     brace = closing_brace(text, body, end) if name == "boxed" else None
     return end if brace is None else brace + 1
-
-
-@lru_cache(maxsize=8)
-def _opening(markers: tuple[str, ...]) -> re.Pattern[str]:
-    return re.compile("|".join(f"(?P<{name}>{OPENINGS[name]})" for name in OPENINGS if name in markers))

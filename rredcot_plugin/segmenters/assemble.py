@@ -17,6 +17,7 @@ import torch
 from rredcot_plugin.answers import MARKERS
 from rredcot_plugin.segmenters.answer_cuts import find_answers
 from rredcot_plugin.segmenters.limits import Limits
+from rredcot_plugin.segmenters.text_rules import distinct
 from rredcot_plugin.segmenters.trace import Trace
 from rredcot_plugin.types import MASKED, Rollouts, Segments
 
@@ -51,7 +52,7 @@ def segment(
 
 def legal(trace: Trace, cuts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Those of the cuts at which a segment may begin, sorted and distinct."""
-    cuts = np.unique(cuts[(cuts > 0) & (cuts < trace.length)])
+    cuts = distinct(cuts[(cuts > 0) & (cuts < trace.length)])
     return cuts[trace.may_begin[cuts]]
 
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from rredcot_plugin.registry import register_segmenter
 from rredcot_plugin.segmenters.base import CutSegmenter
-from rredcot_plugin.segmenters.trace import Trace, is_word
+from rredcot_plugin.segmenters.characters import WORD
+from rredcot_plugin.segmenters.trace import Trace
 
 KEYWORDS = (
     "Wait",
@@ -68,7 +69,7 @@ def keyword_spans(trace: Trace, keywords: Sequence[str]) -> tuple[np.ndarray, np
     after = trace.tokens_from(ends)
     # a word that goes on inside the same token is another word
     token_ends = trace.spans[(after - 1).clip(min=0), 1] if trace.length else ends
-    goes_on = (token_ends > ends) & is_word(np.append(trace.codes, ord(" ")))[ends]
+    goes_on = (token_ends > ends) & (np.append(trace.kinds, 0)[ends] & WORD > 0)
     return first[~goes_on], after[~goes_on]
 
 

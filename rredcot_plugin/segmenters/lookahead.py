@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from rredcot_plugin.segmenters.trace import REPLACEMENT
+from rredcot_plugin.segmenters.characters import REPLACEMENT
 from rredcot_plugin.types import MASKED, Rollouts, Segments
 
 if TYPE_CHECKING:

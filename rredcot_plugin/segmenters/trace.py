@@ -10,15 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from rredcot_plugin.segmenters.characters import UNFINISHED, WORD, kinds_of
 from rredcot_plugin.types import Rollouts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-REPLACEMENT = "\ufffd"
-"""What stands for the bytes of an unfinished character."""
-
-NEWLINE = ord("\n")
 
 
 @dataclass(frozen=True)
@@ -65,15 +61,15 @@ class Trace:
         return np.concatenate([[0.0], -self.log_probs[:-1].astype(np.float64)])
 
     @cached_property
-    def codes(self) -> NDArray[np.uint32]:
-        """The code point of every character."""
+    def kinds(self) -> NDArray[np.uint8]:
+        """The kinds of every character (`characters.kinds_of`)."""
         assert self.text is not None
-        return np.frombuffer(self.text.encode("utf-32-le", errors="surrogatepass"), dtype=np.uint32)
+        return kinds_of(np.frombuffer(self.text.encode("utf-32-le", errors="surrogatepass"), dtype=np.uint32))
 
     @cached_property
     def substance(self) -> NDArray[np.int64]:
         """(characters + 1,): how many letters and digits stand before each character."""
-        return np.concatenate([[0], np.cumsum(is_word(self.codes))])
+        return np.concatenate([[0], np.cumsum(self.kinds & WORD)])
 
     def tokens_from(self, chars: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
         """For each character the first token that begins at or after it.
@@ -95,21 +91,9 @@ class Trace:
         if self.spans is None or self.length < 2:
             return allowed
         ends = self.spans[:-1, 1]
-        finished = np.append(self.codes, 0)[ends - 1] != ord(REPLACEMENT)
+        finished = (np.append(self.kinds, 0)[ends - 1] & UNFINISHED) == 0
         allowed[1:-1] = (self.spans[1:, 0] >= ends) & finished
         return allowed
-
-
-def is_word(codes: NDArray[np.uint32]) -> NDArray[np.bool_]:
-    """True for letters and digits; outside of ASCII for all but blanks and general or CJK punctuation."""
-    ascii_word = _ASCII_WORD[np.minimum(codes, 127)]
-    blank_or_mark = (codes == 0xA0) | (codes == 0x1680) | (codes == 0xFEFF) | (codes == ord(REPLACEMENT))
-    for low, high in ((0x2000, 0x206F), (0x3000, 0x303F), (0xFF00, 0xFF0F), (0xFF1A, 0xFF20)):
-        blank_or_mark |= (codes >= low) & (codes <= high)
-    return np.where(codes < 128, ascii_word, ~blank_or_mark)
-
-
-_ASCII_WORD = np.array([chr(code).isalnum() for code in range(128)])
 
 
 def _signal(tensor: torch.Tensor | None, row: int, columns: NDArray[np.int64]) -> NDArray[np.float32] | None:
