@@ -39,9 +39,12 @@ def sentence_ends(trace: Trace) -> NDArray[np.int64]:
         return np.zeros(0, dtype=np.int64)
     closed, numeral = _closed(kinds)
     ends = np.flatnonzero(closed[trace.spans[:, 1] - 1] & (trace.spans[:, 1] > trace.spans[:, 0])) + 1
-    after_numeral = np.flatnonzero(numeral[:-1] & (kinds[1:] & BLANK > 0)) + 2
-    lines = np.flatnonzero(kinds & (NEWLINE | WIDE_MARK)) + 1
-    return with_substance(trace, np.union1d(ends, trace.tokens_from(np.union1d(after_numeral, lines))))
+    complete = kinds & (NEWLINE | WIDE_MARK) > 0
+    complete[1:] |= numeral[:-1] & (kinds[1:] & BLANK > 0)
+    found = np.zeros(trace.length + 1, dtype=bool)  # marks need no sorting
+    found[ends] = True
+    found[trace.tokens_from(np.flatnonzero(complete) + 1)] = True
+    return with_substance(trace, np.flatnonzero(found))
 
 
 def paragraph_ends(trace: Trace) -> NDArray[np.int64]:
