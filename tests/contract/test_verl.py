@@ -259,7 +259,8 @@ def test_what_the_method_misses_is_warned_of(caplog: pytest.LogCaptureFixture) -
     assert calm.actor_rollout_ref.rollout.calculate_log_probs, "verl's default"
     warn_of_pointless(calm, read_settings(calm))
     assert not caplog.text
-    poor = verl_config("actor_rollout_ref.rollout.n=1", "actor_rollout_ref.rollout.calculate_log_probs=False")
+    unrecorded = "actor_rollout_ref.rollout.calculate_log_probs=False"
+    poor = verl_config("actor_rollout_ref.rollout.n=1", unrecorded, "+algorithm.rredcot.segmenter=hybrid")
     warn_of_pointless(poor, read_settings(poor))
     assert "rollout.n=1" in caplog.text
     assert "calculate_log_probs=False" in caplog.text
