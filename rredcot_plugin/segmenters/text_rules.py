@@ -31,7 +31,7 @@ def sentence_ends(trace: Trace) -> NDArray[np.int64]:
     """After the token that ends a line or a sentence.
 
     A sentence ends with a token that closes with ``.``, ``!`` or ``?`` (quotes and brackets after it included). After a
-    digit the token that holds the blank behind the mark ends it, so that "3.14" is not one; an abbreviation such as
+    digit the token that holds the blank after the mark ends it, so that "3.14" is not one; an abbreviation such as
     "e.g." does not end one at its second letter. ``。``, ``！`` and ``？`` need no blank.
     """
     kinds = trace.kinds
