@@ -19,7 +19,7 @@ from tabular.prompts import Prompt
 from tabular.value_functions import asked_too_early
 
 VARIANTS = {
-    "sampled_grpo": {},
+    "sampled_grpo": {"segmenter": "none"},
     "sampled_leave_one_out": {"scale": "none", "calibrate": "none"},
     "calibrated_lam_1": {"scale": "none"},
     "calibrated_lam_0.9": {"scale": "none", "lam": 0.9},

@@ -99,7 +99,7 @@ def group_table(
     rollouts = rollouts_of(prompt, rows, [row // size for row in range(len(rows))])
     if scores is not None:
         rollouts = dataclasses.replace(rollouts, token_scores={"reward_model": scores[rows].float()})
-    config = rr.RRedCoTConfig(**PLAIN | options)
+    config = rr.RRedCoTConfig(**PLAIN | options | ({"segmenter": "none"} if whole else {}))
     given: dict[str, Any] = {} if values is None else {"values": values[rows].float()}
     if answer_now is not None:
         given["probed"] = probe(prompt, rows, rollouts, config, answer_now)
