@@ -1,9 +1,9 @@
 """Which segmenter? Signal over variance of the default's gradient with the segments of each, and how long they are.
 
 As benchmarks/gradient.py, from the same rollouts, references and past steps of a family, but credit is only that of the
-default baseline, ``scale: none`` and as shipped; GRPO = 1. ``segments`` and ``tokens`` per trace are those of the measured
-rollouts, and of worked solutions that real models are trained on (GSM8K-like prose, one token for four characters).
-Stages are kept in ``--cache``: an interrupted run goes on there. A minute or two per family and segmenter.
+default baseline, ``scale: none`` and as shipped; GRPO = 1. ``segments`` per trace and ``tokens`` per segment are those of
+the measured rollouts. Stages are kept in ``--cache``: an interrupted run goes on there. A minute or two per family and
+segmenter.
 
     OMP_NUM_THREADS=1 python benchmarks/segmenter_signal.py
 """

@@ -22,6 +22,17 @@ def test_golden_deltas_and_gae() -> None:
     assert torch.allclose(rr.segment_gae(deltas, num, 0.0), deltas)
 
 
+def test_segment_gae_of_a_credit_takes_its_deltas_and_not_its_rewards() -> None:
+    """Rewards have V̂_0 on the first segment: from them it would be credited with R at λ = 1."""
+    rollouts = rr.Rollouts(torch.zeros(2, 6).long(), torch.ones(2, 6).bool(), torch.eye(2, 6), [0, 0])
+    values = torch.tensor([[0.5, 0.75], [0.5, 0.25]])
+    config = rr.RRedCoTConfig(**FIXED, scale="none")
+    credit = rr.assign_credit(rollouts, config, values=values)
+    assert torch.allclose(rr.segment_gae(credit.deltas, credit.segments.num_segments, 1.0), 1 - values)
+    wrong = rr.segment_gae(credit.segment_rewards, credit.segments.num_segments, 1.0)
+    assert torch.allclose(wrong[:, 0], torch.ones(2))
+
+
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=9), st.floats(-2, 2), st.floats(0, 1))
 def test_parity_with_the_slow_reference(values: list[float], outcome: float, lam: float) -> None:
     num = torch.tensor([len(values)])

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import rredcot_plugin as rr
 from rredcot_plugin.groups import group_stats
+from rredcot_plugin.testing import text_rollouts
 from rredcot_plugin.values import siblings
 from rredcot_plugin.values.base import Probed
 from rredcot_plugin.values.calibration import LabelledStates, OutcomeCalibrator, fit_logistic, fold_of_groups
@@ -39,6 +40,18 @@ def test_self_normalized_golden_and_without_any_probability() -> None:
         log_pi, torch.tensor([[1.0, 0.0]]), torch.tensor([[True, True]]), "self_normalized"
     )
     assert torch.allclose(values, torch.tensor([[0.75, 0.0]]))
+
+
+def test_own_ratio_without_a_clip_stays_finite_in_values_and_metrics() -> None:
+    """An answer that was e^200 times as probable earlier on made ``brier`` and ``explained_variance`` infinite."""
+    rollouts = text_rollouts(["a\nb\nc"] * 4, [1.0, 0.0, 1.0, 0.0])
+    config = rr.RRedCoTConfig(segmenter="newline", value_estimator="own_ratio")
+    segments = config.build_segmenter()(rollouts)
+    log_pi = torch.tensor([-1.0, -2.0, -200.0])[None, :, None].expand(4, 3, 1)
+    probed = Probed(log_pi, rollouts.outcomes[:, None], torch.ones(4, 1).bool(), segments.num_segments)
+    credit = rr.assign_credit(rollouts, config, segments=segments, probed=probed)
+    assert float(credit.values.max()) <= 1.0
+    assert all(math.isfinite(number) for number in credit.metrics.values())
 
 
 def test_own_ratio_is_exact_at_the_last_state_and_clips() -> None:
