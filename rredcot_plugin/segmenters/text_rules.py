@@ -31,8 +31,8 @@ def sentence_ends(trace: Trace) -> NDArray[np.int64]:
     """After the token that ends a line or a sentence.
 
     A sentence ends with a token that closes with ``.``, ``!`` or ``?`` (quotes and brackets after it included). After a
-    digit the token that holds the blank after the mark ends it, so that "3.14" is not one; an abbreviation such as
-    "e.g." does not end one at its second letter. ``。``, ``！`` and ``？`` need no blank.
+    digit the token that holds the blank after the mark ends it, so that "3.14" is not one; the number of a list ("2." at the
+    start of a line) ends none, and neither does an abbreviation such as "e.g." at its second letter. ``。``, ``！`` and ``？`` need no blank.
     """
     kinds = trace.kinds
     if len(kinds) == 0 or trace.spans is None:
@@ -40,7 +40,8 @@ def sentence_ends(trace: Trace) -> NDArray[np.int64]:
     closed, numeral = _closed(kinds)
     ends = np.flatnonzero(closed[trace.spans[:, 1] - 1] & (trace.spans[:, 1] > trace.spans[:, 0])) + 1
     complete = kinds & (NEWLINE | WIDE_MARK) > 0
-    complete[1:] |= numeral[:-1] & (kinds[1:] & BLANK > 0)
+    after_numeral = np.flatnonzero(numeral[:-1] & (kinds[1:] & BLANK > 0))
+    complete[after_numeral[~_numbers_a_line(kinds, after_numeral)] + 1] = True
     found = np.zeros(trace.length + 1, dtype=bool)  # marks need no sorting
     found[ends] = True
     found[trace.tokens_from(np.flatnonzero(complete) + 1)] = True
@@ -58,6 +59,17 @@ def blank_line_ends(kinds: NDArray[np.uint8]) -> NDArray[np.int64]:
     dark = np.concatenate([[0], np.cumsum(kinds & BLANK == 0)])
     found: NDArray[np.int64] = newlines[1:][dark[newlines[1:]] == dark[newlines[:-1]]] + 1
     return found
+
+
+def _numbers_a_line(kinds: NDArray[np.uint8], marks: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether nothing but digits and blanks stands on the line before each mark."""
+    if len(marks) == 0:
+        return np.zeros(0, dtype=bool)
+    other = np.concatenate([[0], np.cumsum(kinds & (DIGIT | BLANK) == 0)])
+    line_starts = np.concatenate([[0], np.flatnonzero(kinds & NEWLINE) + 1])
+    start = line_starts[np.searchsorted(line_starts, marks, side="right") - 1]
+    numbers: NDArray[np.bool_] = other[marks] == other[start]
+    return numbers
 
 
 def _closed(kinds: NDArray[np.uint8]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

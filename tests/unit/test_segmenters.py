@@ -132,6 +132,7 @@ def test_paragraph_and_sentence() -> None:
     ]
     assert cut("sentence", "e.g. U.S. so") == ["e.", "g. U.", "S. so"]  # a letter is a token here
     assert cut("sentence", "好。然后") == ["好。", "然后"]
+    assert cut("sentence", "1. Add. 12 + 3 = 15. So\n 2. It") == ["1. Add.", " 12 + 3 = 15. ", "So\n", " 2. It"]
 
 
 def test_keyword_wants_the_start_of_a_sentence() -> None:
