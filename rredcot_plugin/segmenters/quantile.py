@@ -21,7 +21,7 @@ def running_quantile(signal: NDArray[np.float64], quantile: float) -> NDArray[np
     level = np.full(len(signal), np.inf)
     size = FIRST
     while size < len(signal):
-        following = int(size * GROWTH)
+        following = max(size + 1, int(size * GROWTH))
         rank = int(quantile * (size - 1))
         level[size:following] = np.partition(signal[:size], rank)[rank]
         size = following

@@ -33,20 +33,11 @@ LIMITS: list[dict] = [
 ]
 
 
-class AnyFit(OutcomeCalibrator):
-    """In the place of a fit an arbitrary function of everything that a state tells: exactness must not need more."""
-
-    weights = torch.randn(2, len(NAMES), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-
-    def calibrate(self, states: LabelledStates, *rest: object, remember: bool = True) -> torch.Tensor:
-        return (states.features @ self.weights[0]).sigmoid()
-
-    def baselines(self, states: LabelledStates, *rest: object) -> torch.Tensor:
-        return (states.features @ self.weights[1]).sigmoid()
-
-
 class FromThePast(OutcomeCalibrator):
-    """One past step of 40 states with arbitrary features: its fit looks at everything that a state tells."""
+    """One past step of 40 states with arbitrary features: its fit looks at everything that a state tells.
+
+    The span of rewards comes from there too. In a run's first step it comes from the batch (docs/math.md).
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,6 +49,18 @@ class FromThePast(OutcomeCalibrator):
                 "weight": [torch.full((40,), 0.5, dtype=torch.float64)],
             }
         )
+
+
+class AnyFit(FromThePast):
+    """In the place of a fit an arbitrary function of everything that a state tells: exactness must not need more."""
+
+    weights = torch.randn(2, len(NAMES), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+    def calibrate(self, states: LabelledStates, *rest: object, remember: bool = True) -> torch.Tensor:
+        return (states.features @ self.weights[0]).sigmoid()
+
+    def baselines(self, states: LabelledStates, *rest: object) -> torch.Tensor:
+        return (states.features @ self.weights[1]).sigmoid()
 
 
 @pytest.fixture(autouse=True)
