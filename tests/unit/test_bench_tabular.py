@@ -85,7 +85,7 @@ def test_enumerated_moments_are_those_of_drawn_groups(prompt: Prompt) -> None:
     generator = torch.Generator().manual_seed(0)
     rows = torch.multinomial(prompt.probabilities, draws * GROUP, replacement=True, generator=generator)
     rollouts = rollouts_of(prompt, rows, [row // GROUP for row in range(len(rows))])
-    config = rr.RRedCoTConfig(scale="group_std")
+    config = rr.RRedCoTConfig(scale="group_std", segmenter="none")
     drawn = rr.assign_credit(rollouts, config, segments=one_token_each(rollouts, whole=True)).advantages.double()
     steps, traces = drawn.shape[1], len(prompt.tree.traces)
     slot = torch.arange(draws).repeat_interleave(GROUP) * traces + rows
