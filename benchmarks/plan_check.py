@@ -9,7 +9,7 @@ ends of that cell's interval (0 where the prediction lies inside). The committed
 as well.
 
 The driver's share: CPU seconds of planning probes (`plan_probes`), and of finding the text of a token, on traces like
-those of assign_credit.py; rredcot_plugin/planning/driver.py has these numbers, and credit's from assign_credit.json.
+those of assign_credit.py; rredcot_plugin/planning/driver.py has these numbers, and credit's from assign_credit_hybrid.json.
 Memory is that of a plan's tensors.
 
     nice -n 19 env OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive python benchmarks/plan_check.py

@@ -3,7 +3,7 @@
 Seconds come from benchmarks on CPU cores, `a step` of an Intel Xeon, the others of an AMD EPYC. They are linear in tokens
 and in probes, above what a step takes however small it is:
 
-    credit    1,024 rollouts × 8,192 tokens in 1.19 s, four steps past, segmentation included    assign_credit.json
+    credit    1,024 rollouts × 8,192 tokens in 1.19 s, four steps past, segmentation included    assign_credit_hybrid.json
     text      of each token, for segmenters and probes                                plan_check.json
     probes    placing them, vectors for TransferQueue included                        plan_check.json
     a step    credit 0.02 s, planning 0.05 s, of 64 rollouts of 40 tokens in verl     step_share.json
@@ -32,10 +32,10 @@ STORAGES = 8
 """TransferQueue's storage processes in verl's configuration: as many readers are served at a time."""
 
 ROW_BYTES = 41
-"""A response token: tensors 21, text and offsets 20 (assign_credit.json)."""
+"""A response token: tensors 21, text and offsets 20 (assign_credit_hybrid.json)."""
 
 CREDIT_BYTES = 21
-"""What assign_credit needs on top, a response token (assign_credit.json)."""
+"""What assign_credit needs on top, a response token (assign_credit_hybrid.json)."""
 
 PROBE_BYTES = 146
 """A planned probe (plan_check.json)."""

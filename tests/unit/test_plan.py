@@ -281,7 +281,7 @@ def test_the_committed_overhead_is_predicted_within_a_fifth(measured_model: Mode
 
 
 def test_the_drivers_numbers_are_the_benchmarks() -> None:
-    credit = record("assign_credit")
+    credit = record("assign_credit_hybrid")
     settings = credit["settings"]
     seconds = credit["summary"]["with_past_seconds"]["value"]
     assert pytest.approx(seconds / (settings["traces"] * settings["tokens"]), rel=0.1) == driver.CREDIT_A_TOKEN
