@@ -39,6 +39,8 @@ COMMANDS = {
     "--output benchmarks/results/gradient_own_sums_past.json",
     "learning_large": "python benchmarks/learning.py --batch large",
     "learning_large_verl": "python benchmarks/learning.py --against-verl --families sums",
+    # of the version whose default segmenter was hybrid, on the processor that `rredcot plan` reckons with
+    "assign_credit_hybrid": "python benchmarks/assign_credit.py --output benchmarks/results/assign_credit_hybrid.json",
     "overhead": "make bench-overhead",
     "probe_overhead": "make bench-probes",
     "step_share": "rredcot demo --out demo_output && python benchmarks/step_share.py demo_output/rredcot/tensorboard",
