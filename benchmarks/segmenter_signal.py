@@ -23,7 +23,7 @@ from grads.asking import Asked
 from grads.credits import add_weights, gradients
 from grads.methods import per_segment, verl_grpo
 from grads.moments import Draw, draws, moments
-from grads.stage import Setup, Sizes, choose, success
+from grads.stage import Setup, Sizes, draw_rollouts, success
 from grads.step import Step
 from grads.traces import build_pieces, build_traces, make_sketch, reference_gradient, sample
 from grads.truth import Pool
@@ -60,13 +60,8 @@ def config_of(name: str, **options: Any) -> RRedCoTConfig:
 
 def prepare(actor: Actor, sizes: Sizes, store: Store, names: list[str]) -> dict[str, Setup]:
     """What the steps are made of, for every segmenter; rollouts and references are shared."""
-    seed, others = sizes.seed, sizes.windows * sizes.past * sizes.prompts
-    questions = actor.family.problems("val", sizes.candidates + others, seed)
-    candidates, rest = questions[: sizes.candidates], questions[sizes.candidates :]
-    chosen = choose(candidates, sample(actor, candidates, sizes.pilot, seed + 1, store, "pilot"), actor, sizes)
-    counted = sample(actor, chosen, sizes.steps * sizes.group, seed + 2, store, "rollouts")
-    half = sizes.reference * sizes.steps * sizes.group // 2
-    samples = [sample(actor, chosen, half, seed + 3 + i, store, f"reference_{i}") for i in (0, 1)]
+    seed, drawn = sizes.seed, draw_rollouts(actor, sizes, store)
+    chosen, rest, counted, samples = drawn.chosen, drawn.rest, drawn.counted, drawn.samples
     traces, sketch = build_traces(actor, chosen, counted, seed), make_sketch(actor, sizes.sketch)
     halves = [
         tuple(reference_gradient(actor, q, own[p], sketch, store, f"gradient_{p}") for own in samples)

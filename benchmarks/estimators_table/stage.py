@@ -13,8 +13,8 @@ import torch
 from grads.asking import Asked
 from grads.moments import Reference
 from grads.sketch import Sketch
-from grads.stage import Sizes, build_windows, choose, success
-from grads.traces import Traces, build_traces, make_sketch, reference_gradient, sample
+from grads.stage import Sizes, build_windows, draw_rollouts, success
+from grads.traces import Traces, build_traces, make_sketch, reference_gradient
 from lab.rollouts import Actor
 from lab.store import Store
 
@@ -49,13 +49,8 @@ class Ready:
 
 def get_ready(actor: Actor, sizes: Sizes, store: Store) -> Ready:
     """All that needs the model but the steps' own gradients; from the store where it is there."""
-    name, seed, others = actor.family.name, sizes.seed, sizes.windows * sizes.past * sizes.prompts
-    questions = actor.family.problems("val", sizes.candidates + others, seed)
-    candidates, rest = questions[: sizes.candidates], questions[sizes.candidates :]
-    chosen = choose(candidates, sample(actor, candidates, sizes.pilot, seed + 1, store, "pilot"), actor, sizes)
-    counted = sample(actor, chosen, sizes.steps * sizes.group, seed + 2, store, "rollouts")
-    half = sizes.reference * sizes.steps * sizes.group // 2
-    samples = [sample(actor, chosen, half, seed + 3 + i, store, f"reference_{i}") for i in (0, 1)]
+    name, seed, drawn = actor.family.name, sizes.seed, draw_rollouts(actor, sizes, store)
+    chosen, rest, counted, samples = drawn.chosen, drawn.rest, drawn.counted, drawn.samples
     traces = build_traces(actor, chosen, counted, seed)
     print(f"{name}: {len(traces.rows)} distinct traces", flush=True)
     sketch = make_sketch(actor, sizes.sketch)

@@ -102,8 +102,19 @@ def success(actor: Actor, question: Question, counted: Counted) -> float:
     return sum(count * actor.family.reward(question, actor.text(tokens)) for tokens, count in counted) / total
 
 
-def prepare(actor: Actor, sizes: Sizes, store: Store) -> Setup:
-    """All that needs the model, from the store where it is there."""
+@dataclass(frozen=True)
+class Drawn:
+    """``chosen`` questions with the rollouts of the steps (``counted``) and both reference ``samples``; the past steps'
+    questions are ``rest``."""
+
+    chosen: list[Question]
+    rest: list[Question]
+    counted: list[Counted]
+    samples: list[list[Counted]]
+
+
+def draw_rollouts(actor: Actor, sizes: Sizes, store: Store) -> Drawn:
+    """What every measurement on the family's steps is made of, from the store where it is there."""
     seed, others = sizes.seed, sizes.windows * sizes.past * sizes.prompts
     questions = actor.family.problems("val", sizes.candidates + others, seed)
     candidates, rest = questions[: sizes.candidates], questions[sizes.candidates :]
@@ -111,6 +122,13 @@ def prepare(actor: Actor, sizes: Sizes, store: Store) -> Setup:
     counted = sample(actor, chosen, sizes.steps * sizes.group, seed + 2, store, "rollouts")
     half = sizes.reference * sizes.steps * sizes.group // 2
     samples = [sample(actor, chosen, half, seed + 3 + i, store, f"reference_{i}") for i in (0, 1)]
+    return Drawn(chosen, rest, counted, samples)
+
+
+def prepare(actor: Actor, sizes: Sizes, store: Store) -> Setup:
+    """All that needs the model, from the store where it is there."""
+    seed, drawn = sizes.seed, draw_rollouts(actor, sizes, store)
+    chosen, rest, counted, samples = drawn.chosen, drawn.rest, drawn.counted, drawn.samples
     traces = build_traces(actor, chosen, counted, seed)
     segments = config().build_segmenter()(
         traces.batch(list(range(len(traces.rows))), [""] * len(traces.rows)).rollouts
