@@ -73,6 +73,15 @@ def on_family(name: str, cache: Path, *, quick: bool, seed: int) -> Summary:
     return measure_family(get_ready(Actor(family, model, build_tokenizer()), sizes, own), own, progress)
 
 
+def kept_families(output: Path, plan: Plan, renewed: list[str]) -> Summary:
+    """Entries of the families that ``output`` has and that are not measured anew; ValueError if its plan was another."""
+    record = json.loads(output.read_text())
+    if record["settings"]["plan"] != json.loads(json.dumps(asdict(plan))):
+        raise ValueError(f"--keep: {output} was measured with another plan; leave --keep out to measure all families")
+    old = [name for name in record["settings"]["families"] if name not in renewed]
+    return {key: entry for key, entry in record["summary"].items() if key.split("/")[0] in old}
+
+
 def report(output: Path, page: Path | None) -> None:
     """Picture and tables of what ``output`` holds."""
     record = json.loads(output.read_text())
@@ -104,6 +113,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of the families' questions and rollouts (default 0)")
     parser.add_argument("--cache", type=Path, default=CACHE, help="folder for models, rollouts and gradients")
     parser.add_argument("--output", type=Path, default=OUTPUT, help="where the JSON goes")
+    parser.add_argument("--keep", action="store_true", help="keep the families that --output holds of the same plan")
     parser.add_argument("--report", action="store_true", help="measure nothing: picture and page from --output")
     parser.add_argument("--page", type=Path, help="page whose part between the estimators marks is replaced")
     args = parser.parse_args()
@@ -125,7 +135,9 @@ def main() -> None:
     torch.set_num_threads(1)
     plan = QUICK_PLAN if args.quick else Plan()
     summary = enumerated(plan, Store(args.cache / ("quick" if args.quick else "full") / "enumerable"))
-    done: list[str] = []
+    kept = kept_families(args.output, plan, args.families) if args.keep else {}
+    done = list(dict.fromkeys(key.split("/")[0] for key in kept))
+    summary |= kept
     for family in [None, *args.families]:
         if family is not None:
             entries = on_family(family, args.cache, quick=args.quick, seed=args.seed)
