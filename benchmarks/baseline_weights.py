@@ -35,13 +35,13 @@ from lab.store import Store
 from lab.tasks import FAMILIES
 from record import Summary, write_record
 
+from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.baselines.token import WEIGHTS, token_gradient_norms
 from rredcot_plugin.baselines.weights import FLOOR, gradient_norm_proxy
-from rredcot_plugin.demo.reasoner import build_tokenizer
+from rredcot_plugin.credit.redistribution import sum_per_segment
 from rredcot_plugin.pipeline import assign_credit
 from rredcot_plugin.probes.squares import sum_pi_squared
-from rredcot_plugin.redistribution import sum_per_segment
-from rredcot_plugin.rows import StepRows
+from rredcot_plugin.tiny.reasoner import build_tokenizer
 from rredcot_plugin.types import Rollouts, Segments
 from rredcot_plugin.values.calibration import OutcomeCalibrator
 
@@ -96,7 +96,7 @@ def build_pasts(ready: Ready, store: Store) -> Windows:
     return found
 
 
-def with_squares(rows: StepRows, squares: list[torch.Tensor], chosen: list[int]) -> Rollouts:
+def with_squares(rows: PromptedRollouts, squares: list[torch.Tensor], chosen: list[int]) -> Rollouts:
     found = torch.zeros(rows.rollouts.token_ids.shape)
     for row, i in enumerate(chosen):
         found[row, : len(squares[i])] = squares[i]
@@ -104,7 +104,7 @@ def with_squares(rows: StepRows, squares: list[torch.Tensor], chosen: list[int])
 
 
 def fitted(
-    ready: Ready, rows: StepRows, rollouts: Rollouts, weight: str, calibrator: OutcomeCalibrator
+    ready: Ready, rows: PromptedRollouts, rollouts: Rollouts, weight: str, calibrator: OutcomeCalibrator
 ) -> torch.Tensor:
     """Advantages of ``least_variance`` with one of ``STATE_WEIGHTS``; the calibrator's window gains the batch."""
     own = config(scale="none", baseline="least_variance")

@@ -35,16 +35,16 @@ from tensordict import TensorDict
 from tensordict.tensorclass import NonTensorStack
 from tqdm import tqdm
 
-from rredcot_plugin.alignment import TokenBytes
+from rredcot_plugin.adapter.probe_plan import ProbePlan
+from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
+from rredcot_plugin.adapter.summary import BatchSummary
 from rredcot_plugin.config import RRedCoTConfig
-from rredcot_plugin.encoding import ProbeEncoder
-from rredcot_plugin.integrations.verl import wire
+from rredcot_plugin.integrations.verl import transfer_fields
 from rredcot_plugin.integrations.verl.batch import BatchSource, tokenless
-from rredcot_plugin.integrations.verl.crew import Crew
+from rredcot_plugin.integrations.verl.credit_workers import Crew
 from rredcot_plugin.pipeline import assign_credit
-from rredcot_plugin.probing import ProbePlan
-from rredcot_plugin.rows import StepRows
-from rredcot_plugin.shards import Seen
+from rredcot_plugin.text.alignment import TokenBytes
+from rredcot_plugin.text.encoding import ProbeEncoder
 from rredcot_plugin.types import MASKED
 
 OUTPUT = Path(__file__).parent / "results" / "driver.json"
@@ -98,14 +98,14 @@ class Step:
         """What the engine does, in no phase's time."""
         generator = torch.Generator().manual_seed(0)
         answers = [-torch.rand(1 + len(places), generator=generator) for places in plan.places]
-        put(self.source, {wire.LOG_PROBS: answers})
+        put(self.source, {transfer_fields.LOG_PROBS: answers})
 
-    def _credit(self, seen: Seen, plan: ProbePlan, rewards: torch.Tensor) -> None:
+    def _credit(self, seen: BatchSummary, plan: ProbePlan, rewards: torch.Tensor) -> None:
         """What the runner does behind the log-prob pass."""
         source, ids = self.source, seen.levels[-1].segment_ids
-        found = tq.kv_batch_get(source.keys, source.partition_id, select_fields=[wire.LOG_PROBS])
-        answers = [row[1:] for row in found[wire.LOG_PROBS].unbind()]
-        has_log_probs = self.crew.hear()
+        found = tq.kv_batch_get(source.keys, source.partition_id, select_fields=[transfer_fields.LOG_PROBS])
+        answers = [row[1:] for row in found[transfer_fields.LOG_PROBS].unbind()]
+        has_log_probs = self.crew.update_signals()
         mask = ids != MASKED
         rows = self.crew.rows
         rollouts = tokenless(mask, rewards, self.crew.group_ids) if rows is None else rows.rollouts
@@ -123,7 +123,7 @@ class Step:
         return result
 
 
-def lay_down(rows: StepRows) -> BatchSource:
+def lay_down(rows: PromptedRollouts) -> BatchSource:
     """The rows as verl lays them down, without texts. Half of the traces earn their reward."""
     rollouts, lengths = rows.rollouts, rows.lengths
     rewards = rollouts.rewards.clone()
@@ -145,7 +145,7 @@ def lay_down(rows: StepRows) -> BatchSource:
 
 def put(source: BatchSource, fields: dict[str, list[torch.Tensor]], **columns: list[str]) -> None:
     """Jagged fields, and columns of other things."""
-    found = {name: wire.jagged(rows) for name, rows in fields.items()}
+    found = {name: transfer_fields.jagged(rows) for name, rows in fields.items()}
     found |= {name: NonTensorStack(*column) for name, column in columns.items()}
     tq.kv_batch_put(source.keys, source.partition_id, fields=TensorDict(found, batch_size=len(source.keys)))
 

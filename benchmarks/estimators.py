@@ -37,7 +37,7 @@ from lab.store import Store
 from lab.tasks import FAMILIES
 from record import Summary, write_record
 
-from rredcot_plugin.demo.reasoner import build_tokenizer
+from rredcot_plugin.tiny.reasoner import build_tokenizer
 
 OUTPUT = Path(__file__).parent / "results" / "estimators.json"
 QUICK_PLAN = Plan(seeds=1, sizes=(2, 3), batches=20, shapes=("early_stop",))
@@ -77,7 +77,9 @@ def kept_families(output: Path, plan: Plan, renewed: list[str]) -> Summary:
     """Entries of the families that ``output`` has and that are not measured anew; ValueError if its plan was another."""
     record = json.loads(output.read_text())
     if record["settings"]["plan"] != json.loads(json.dumps(asdict(plan))):
-        raise ValueError(f"--keep: {output} was measured with another plan; leave --keep out to measure all families")
+        raise ValueError(
+            f"--keep: {output} was measured with another plan; leave --keep out to measure all families"
+        )
     old = [name for name in record["settings"]["families"] if name not in renewed]
     return {key: entry for key, entry in record["summary"].items() if key.split("/")[0] in old}
 
@@ -113,7 +115,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of the families' questions and rollouts (default 0)")
     parser.add_argument("--cache", type=Path, default=CACHE, help="folder for models, rollouts and gradients")
     parser.add_argument("--output", type=Path, default=OUTPUT, help="where the JSON goes")
-    parser.add_argument("--keep", action="store_true", help="keep the families that --output holds of the same plan")
+    parser.add_argument(
+        "--keep", action="store_true", help="keep the families that --output holds of the same plan"
+    )
     parser.add_argument("--report", action="store_true", help="measure nothing: picture and page from --output")
     parser.add_argument("--page", type=Path, help="page whose part between the estimators marks is replaced")
     args = parser.parse_args()

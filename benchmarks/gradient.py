@@ -36,7 +36,7 @@ from lab.store import Store
 from lab.tasks import FAMILIES
 from record import Summary, write_record
 
-from rredcot_plugin.demo.reasoner import build_tokenizer
+from rredcot_plugin.tiny.reasoner import build_tokenizer
 
 OUTPUT = Path(__file__).parent / "results" / "gradient.json"
 CACHE = Path(__file__).parent.parent / "outputs" / "gradient"

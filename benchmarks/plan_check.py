@@ -32,13 +32,13 @@ from probe_passes import SEED, ProbeSizes, build_model, draw_probes, make_passes
 from record import Summary, with_interval, write_record
 
 from rredcot_plugin import RRedCoTConfig
-from rredcot_plugin.alignment import TokenBytes
+from rredcot_plugin.adapter.probe_plan import plan_probes
+from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.dry_run.architecture import train_tokenizer
-from rredcot_plugin.encoding import ProbeEncoder
 from rredcot_plugin.planning.check import predicted_ratio
 from rredcot_plugin.planning.models import ModelSizes, sizes_of
-from rredcot_plugin.probing import plan_probes
-from rredcot_plugin.rows import StepRows
+from rredcot_plugin.text.alignment import TokenBytes
+from rredcot_plugin.text.encoding import ProbeEncoder
 from rredcot_plugin.types import Rollouts
 
 CELLS = ((512, 16, 12), (1024, 16, 12), (1024, 64, 12), (1024, 16, 32), (2048, 32, 12))
@@ -137,7 +137,7 @@ def error_of(row: dict[str, Any]) -> dict[str, float]:
     return {"value": abs(predicted / ratio["value"] - 1), "low": 0.0 if inside else min(ends), "high": max(ends)}
 
 
-def make_step(tokens: int, traces: int = 8 * GROUP) -> tuple[StepRows, ProbeEncoder, TokenBytes]:
+def make_step(tokens: int, traces: int = 8 * GROUP) -> tuple[PromptedRollouts, ProbeEncoder, TokenBytes]:
     """Traces of about ``tokens`` tokens that read like assign_credit.py's, four right answers a group."""
     rng = random.Random(0)
     pool = [line for template in LINES for line in lines_with_widths(template, 200, rng)]
@@ -155,7 +155,7 @@ def make_step(tokens: int, traces: int = 8 * GROUP) -> tuple[StepRows, ProbeEnco
         padded, mask, rewards, [row // GROUP for row in range(traces)],
         texts=[text for text, _ in aligned], token_offsets=[spans for _, spans in aligned],
     )  # fmt: skip
-    rows = StepRows(rollouts, [torch.arange(64)] * traces, [""] * traces, lengths)
+    rows = PromptedRollouts(rollouts, [torch.arange(64)] * traces, [""] * traces, lengths)
     return rows, ProbeEncoder(tokenizer), table
 
 

@@ -21,7 +21,7 @@ from record import with_interval, write_record
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import rredcot_plugin as rr
-from rredcot_plugin.alignment import TokenBytes
+from rredcot_plugin.text.alignment import TokenBytes
 
 OUTPUT = Path(__file__).parent / "results" / "segment_lengths.json"
 BATCH = 16

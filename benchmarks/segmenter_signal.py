@@ -34,8 +34,8 @@ from lab.tasks import FAMILIES
 from record import Summary, write_record
 
 from rredcot_plugin.config import RRedCoTConfig
-from rredcot_plugin.demo.reasoner import build_tokenizer
 from rredcot_plugin.pipeline import assign_credit
+from rredcot_plugin.tiny.reasoner import build_tokenizer
 from rredcot_plugin.values.calibration import OutcomeCalibrator
 
 OUTPUT = Path(__file__).parent / "results" / "segmenter_signal.json"

@@ -15,7 +15,7 @@ import rredcot_plugin as rr
 from rredcot_plugin.demo.reward import compute_score
 from rredcot_plugin.values.base import Probed
 
-MODEL = sys.argv[1] if len(sys.argv) > 1 else str(Path(rr.__file__).parent / "demo" / "checkpoint")
+MODEL = sys.argv[1] if len(sys.argv) > 1 else str(Path(rr.__file__).parent / "tiny" / "checkpoint")
 QUESTION, ANSWER, GROUP = "8 + 7 - 9 + 4 =", "10", 8
 
 torch.manual_seed(0)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from rredcot_plugin import baselines as _baselines  # noqa: F401  registers
 from rredcot_plugin import segmenters as _segmenters  # noqa: F401  registers
-from rredcot_plugin import shapers as _shapers  # noqa: F401  registers
-from rredcot_plugin.advantages import segment_gae
 from rredcot_plugin.config import RRedCoTConfig
-from rredcot_plugin.hierarchy import credit_by_level, hierarchical_gae, token_rewards
+from rredcot_plugin.credit import shapers as _shapers  # noqa: F401  registers
+from rredcot_plugin.credit.advantages import segment_gae
+from rredcot_plugin.credit.hierarchy import credit_by_level, hierarchical_gae, token_rewards
+from rredcot_plugin.credit.redistribution import redistribute, spread_to_tokens
 from rredcot_plugin.pipeline import assign_credit
-from rredcot_plugin.redistribution import redistribute, spread_to_tokens
 from rredcot_plugin.registry import (
     get_baseline,
     get_segmenter,

@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rredcot_plugin import metrics as metric
-from rredcot_plugin.advantages import (
+from rredcot_plugin.baselines.base import Evidence, is_per_token
+from rredcot_plugin.baselines.value import ValueBaseline
+from rredcot_plugin.baselines.weights import gradient_norm_proxy
+from rredcot_plugin.config import RRedCoTConfig
+from rredcot_plugin.credit import metrics as metric
+from rredcot_plugin.credit.advantages import (
     grpo_advantage,
     match_token_mean,
     scale_advantages,
@@ -18,19 +22,15 @@ from rredcot_plugin.advantages import (
     weighted_coefficients,
     whiten,
 )
-from rredcot_plugin.baselines.base import Evidence, is_per_token
-from rredcot_plugin.baselines.value import ValueBaseline
-from rredcot_plugin.baselines.weights import gradient_norm_proxy
-from rredcot_plugin.config import RRedCoTConfig
-from rredcot_plugin.groups import Outcomes, group_stats
-from rredcot_plugin.hierarchy import hierarchical_gae
-from rredcot_plugin.redistribution import (
+from rredcot_plugin.credit.hierarchy import hierarchical_gae
+from rredcot_plugin.credit.redistribution import (
     mean_per_segment,
     redistribute,
     segment_rewards,
     spread_to_tokens,
     sum_per_segment,
 )
+from rredcot_plugin.groups import Outcomes, group_stats
 from rredcot_plugin.segmenters.lookahead import LookaheadWatch
 from rredcot_plugin.segmenters.none import NoSegmenter
 from rredcot_plugin.types import Credit, Rollouts, Segments, check_finite, check_partition, check_shape

@@ -21,9 +21,9 @@ from lab.store import Store
 from estimators_table.batch import VERL, Batch
 from estimators_table.leave_one_out import otb_leave_one_out
 from estimators_table.stage import Ready
+from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.offline.encode import EncodedRow
 from rredcot_plugin.pipeline import assign_credit
-from rredcot_plugin.rows import StepRows
 
 Table = dict[str, torch.Tensor]
 """Method → advantages (B, T), over the group's rollouts still to be averaged."""
@@ -50,7 +50,7 @@ OURS: dict[str, dict[str, Any]] = {
 deviation."""
 
 
-def from_verl(ready: Ready, rows: StepRows, chosen: list[int]) -> Table:
+def from_verl(ready: Ready, rows: PromptedRollouts, chosen: list[int]) -> Table:
     """verl's estimators on the whole step, the leave-one-out token baseline, and two other loss aggregations."""
     batch = verl_batch(ready, rows, chosen)
     found = {name: VERL[name].call(batch) for name in FROM_VERL}
@@ -66,7 +66,7 @@ def mean_length(ready: Ready) -> float:
     return float(np.mean([len(ready.traces.rows[i].response) for own in ready.traces.rollouts for i in own]))
 
 
-def verl_batch(ready: Ready, rows: StepRows, chosen: list[int]) -> Batch:
+def verl_batch(ready: Ready, rows: PromptedRollouts, chosen: list[int]) -> Batch:
     rollouts, group = rows.rollouts, ready.sizes.group
     mask = rollouts.response_mask.double()
     squares = padded_squares(ready, rows, chosen).double()
@@ -86,7 +86,7 @@ def verl_batch(ready: Ready, rows: StepRows, chosen: list[int]) -> Batch:
     )
 
 
-def padded_squares(ready: Ready, rows: StepRows, chosen: list[int]) -> torch.Tensor:
+def padded_squares(ready: Ready, rows: PromptedRollouts, chosen: list[int]) -> torch.Tensor:
     """Σ_v π_v² (B, T) of the step's rows."""
     squares = torch.zeros(rows.rollouts.token_ids.shape)
     for row, i in enumerate(chosen):
@@ -94,7 +94,7 @@ def padded_squares(ready: Ready, rows: StepRows, chosen: list[int]) -> torch.Ten
     return squares
 
 
-def from_ours(ready: Ready, rows: StepRows, chosen: list[int], number: int) -> Table:
+def from_ours(ready: Ready, rows: PromptedRollouts, chosen: list[int], number: int) -> Table:
     """``assign_credit`` with the calibrators that have seen past steps on other prompts."""
     window = ready.windows[number % len(ready.windows)]
     squares = padded_squares(ready, rows, chosen)

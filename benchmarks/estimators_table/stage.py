@@ -18,8 +18,8 @@ from grads.traces import Traces, build_traces, make_sketch, reference_gradient
 from lab.rollouts import Actor
 from lab.store import Store
 
-from rredcot_plugin.demo.reasoner import MAX_RESPONSE_TOKENS
-from rredcot_plugin.rows import StepRows
+from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
+from rredcot_plugin.tiny.reasoner import MAX_RESPONSE_TOKENS
 
 ROWS = 32
 
@@ -39,7 +39,7 @@ class Ready:
     asked: Asked
     sketch: Sketch
 
-    def step(self, number: int) -> tuple[StepRows, list[int]]:
+    def step(self, number: int) -> tuple[PromptedRollouts, list[int]]:
         """The rows of a step, prompts × group, and the trace of each."""
         group = self.sizes.group
         span = slice(number * group, (number + 1) * group)

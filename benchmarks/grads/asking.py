@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from lab.rollouts import Actor
 
+from rredcot_plugin.adapter.probe_plan import answer_starts, plan_probes
+from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.config import RRedCoTConfig
-from rredcot_plugin.encoding import ProbeEncoder
-from rredcot_plugin.probing import answer_starts, plan_probes
-from rredcot_plugin.rows import StepRows
+from rredcot_plugin.text.encoding import ProbeEncoder
 from rredcot_plugin.types import Rollouts, Segments
 from rredcot_plugin.values.base import Probed
 
@@ -28,7 +28,7 @@ class Asked:
     _probes: dict[Any, float] = field(default_factory=dict, repr=False)
     _scores: dict[Any, torch.Tensor] = field(default_factory=dict, repr=False)
 
-    def probed(self, rows: StepRows, segments: Segments, config: RRedCoTConfig) -> Mapping[str, Probed]:
+    def probed(self, rows: PromptedRollouts, segments: Segments, config: RRedCoTConfig) -> Mapping[str, Probed]:
         """As a training step would have it."""
         encoder = ProbeEncoder(self.actor.tokenizer, config.bridge, config.terminator, config.max_probe_tokens)
         plan = plan_probes(rows, segments, config, encoder)
@@ -57,7 +57,7 @@ class Asked:
             for row, numbers in zip(part, found, strict=True):
                 self._probes |= dict(zip(by_row[row], numbers, strict=True))
 
-    def scored(self, rows: StepRows, segments: Segments, kind: str) -> Rollouts:
+    def scored(self, rows: PromptedRollouts, segments: Segments, kind: str) -> Rollouts:
         """The rollouts with the token scores of ``attention`` or ``gradient``."""
         tokens, table = tokens_of(rows), torch.full(rows.rollouts.token_ids.shape, torch.nan)
         for row, start in enumerate(answer_starts(rows, segments)):
@@ -69,7 +69,7 @@ class Asked:
         return dataclasses.replace(rows.rollouts, token_scores={kind: table})
 
 
-def tokens_of(rows: StepRows) -> list[list[int]]:
+def tokens_of(rows: PromptedRollouts) -> list[list[int]]:
     ids = rows.rollouts.token_ids.tolist()
     return [
         [*prompt.tolist(), *own[:length]]

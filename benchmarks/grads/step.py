@@ -9,10 +9,10 @@ import torch
 
 from grads.asking import Asked, tokens_of
 from grads.truth import Pool
+from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.groups import GroupStats, group_stats
 from rredcot_plugin.pipeline import assign_credit
-from rredcot_plugin.rows import StepRows
 from rredcot_plugin.types import Segments
 from rredcot_plugin.values.calibration import OutcomeCalibrator
 
@@ -29,7 +29,7 @@ FITTED: dict[str, dict[str, Any]] = {
 class Step:
     """A training step: rows in the order of prompts × group, what the past left behind, and the truth about it."""
 
-    rows: StepRows
+    rows: PromptedRollouts
     segments: Segments
     window: dict[str, dict[str, Any]]
     """State of the calibrator of each of ``FITTED``, as the past steps left it."""
@@ -53,7 +53,9 @@ def config(**options: Any) -> RRedCoTConfig:
     return RRedCoTConfig.from_mapping({"segmenter": "newline", **options})
 
 
-def fit_values(asked: Asked, rows: StepRows, segments: Segments, name: str, calibrator: OutcomeCalibrator) -> Any:
+def fit_values(
+    asked: Asked, rows: PromptedRollouts, segments: Segments, name: str, calibrator: OutcomeCalibrator
+) -> Any:
     """Credit with the values of one of ``FITTED``; the calibrator's window gains the batch."""
     chosen = config(**FITTED[name])
     probed = asked.probed(rows, segments, chosen)

@@ -15,10 +15,10 @@ from lab.store import Store
 
 from grads.sketch import Sketch, coordinates, segment_gradients, weighted_gradient
 from grads.tree import Counted, counted_continuations
-from rredcot_plugin.demo.reasoner import MAX_RESPONSE_TOKENS
+from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.offline.encode import EncodedRow, step_rows
-from rredcot_plugin.offline.rows import Row
-from rredcot_plugin.rows import StepRows
+from rredcot_plugin.offline.input_columns import Row
+from rredcot_plugin.tiny.reasoner import MAX_RESPONSE_TOKENS
 from rredcot_plugin.types import Segments
 
 SIGNAL_ROWS = 16
@@ -37,7 +37,7 @@ class Traces:
     entropies: list[torch.Tensor]
     rollouts: list[np.ndarray]
 
-    def batch(self, chosen: list[int], groups: list[str]) -> StepRows:
+    def batch(self, chosen: list[int], groups: list[str]) -> PromptedRollouts:
         """A training step's rows; ``groups[i]`` is the group of ``chosen[i]``."""
         rows = [
             dataclasses.replace(self.rows[i], row=dataclasses.replace(self.rows[i].row, group=group))

@@ -7,7 +7,7 @@ from lab.baseline import whole_baseline
 
 from grads.methods import credit_of, flat, verl_grpo
 from grads.step import Step
-from rredcot_plugin.redistribution import redistribute
+from rredcot_plugin.credit.redistribution import redistribute
 
 PSEUDO_ROLLOUTS = 4.0
 """How many rollouts the batch's mean counts for in the shrunken baselines."""

@@ -11,7 +11,7 @@ from lab.store import Store
 
 from grads.traces import Traces, spans_of
 from grads.tree import counted_continuations
-from rredcot_plugin.demo.reasoner import MAX_RESPONSE_TOKENS
+from rredcot_plugin.tiny.reasoner import MAX_RESPONSE_TOKENS
 from rredcot_plugin.types import Segments
 
 STATES_PER_PART = 256

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 
 from lab.rollouts import Actor, LabBatch, Reference
+from rredcot_plugin.adapter.probe_plan import answer_starts, plan_probes
 from rredcot_plugin.config import RRedCoTConfig
-from rredcot_plugin.encoding import ProbeEncoder
 from rredcot_plugin.pipeline import assign_credit
-from rredcot_plugin.probing import answer_starts, plan_probes
+from rredcot_plugin.text.encoding import ProbeEncoder
 from rredcot_plugin.types import Segments
 from rredcot_plugin.values.base import Probed, proposal_limits
 from rredcot_plugin.values.calibration import OutcomeCalibrator

@@ -6,9 +6,9 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rredcot_plugin.demo.reasoner import IM_END
 from rredcot_plugin.demo.reward import extract_answer
 from rredcot_plugin.demo.tasks import ANSWER_MARKER, split_of
+from rredcot_plugin.tiny.reasoner import IM_END
 
 Data = tuple[str, ...]
 Lines = Callable[[Data], list[str]]

@@ -13,11 +13,11 @@ import torch
 from lab.family import Family, Question
 from lab.sampling import Prefix, continuations
 from lab.store import Store
-from rredcot_plugin.demo.reasoner import MAX_RESPONSE_TOKENS, prompt_text
+from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.offline.encode import EncodedRow, RowEncoder, step_rows
+from rredcot_plugin.offline.input_columns import Row
 from rredcot_plugin.offline.model import KeptTrunk, Scorer
-from rredcot_plugin.offline.rows import Row
-from rredcot_plugin.rows import StepRows
+from rredcot_plugin.tiny.reasoner import MAX_RESPONSE_TOKENS, prompt_text
 from rredcot_plugin.types import Segments
 
 PREFIXES_PER_PART = 64
@@ -53,7 +53,7 @@ class LabBatch:
     """``rows`` with log-probs and entropies; ``tokens[b]`` is prompt + response, ``questions[b]`` its question;
     ``trunk`` for probes of the same weights."""
 
-    rows: StepRows
+    rows: PromptedRollouts
     tokens: list[list[int]]
     questions: list[Question]
     trunk: KeptTrunk | None = None

@@ -20,9 +20,9 @@ from learn.runs import DONE, FAILED, TRAIN_SEEDS, VERL, Record, Run, model_diges
 from learn.statistics import interval
 from learn.summary import Summary, shown
 from learn.systems import CREDIT, GRPO, RED, Judging
-from rredcot_plugin.demo.progress import Progress
 from rredcot_plugin.demo.training import LEARNING_RATE, PROMPTS, ROLLOUTS, TrainingFailedError, TrainingRun, train
 from rredcot_plugin.report.curves import REWARD, read_scalars
+from rredcot_plugin.tiny.progress import Progress
 
 TASKS = {"sums": "chain_sum", "sorting": "number_sorting"}
 """Families that the demo's data preparation knows."""

@@ -14,8 +14,8 @@ from lab.sampling import Prefix, continuations
 from lab.store import Store
 
 from learn.fast_sampling import folded
-from rredcot_plugin.demo.reasoner import MAX_RESPONSE_TOKENS, build_tokenizer
 from rredcot_plugin.offline.encode import EncodedRow
+from rredcot_plugin.tiny.reasoner import MAX_RESPONSE_TOKENS, build_tokenizer
 
 
 def first_actor(family: Family, store: Store, clean_steps: int) -> Actor:

@@ -15,12 +15,12 @@ from transformers import Qwen3ForSequenceClassification
 from learn.batch import sample, seed_of
 from learn.reward_model import scores_before
 from learn.systems import GRPO, NO_REWARD, SHUFFLED, WHOLE, System
-from rredcot_plugin.advantages import EPSILON
-from rredcot_plugin.demo.reasoner import MAX_RESPONSE_TOKENS
-from rredcot_plugin.encoding import ProbeEncoder
+from rredcot_plugin.adapter.probe_plan import answer_starts, plan_probes
+from rredcot_plugin.credit.advantages import EPSILON
+from rredcot_plugin.credit.redistribution import spread_to_tokens, sum_per_segment
 from rredcot_plugin.pipeline import assign_credit
-from rredcot_plugin.probing import answer_starts, plan_probes
-from rredcot_plugin.redistribution import spread_to_tokens, sum_per_segment
+from rredcot_plugin.text.encoding import ProbeEncoder
+from rredcot_plugin.tiny.reasoner import MAX_RESPONSE_TOKENS
 from rredcot_plugin.types import Credit, Segments
 from rredcot_plugin.values.base import scores_read
 

@@ -25,7 +25,7 @@ from lab.tasks import FAMILIES
 
 from quick_checks.committed import Committed
 from quick_checks.verdicts import Finding, exact, exactly, nothing, score
-from rredcot_plugin.demo.reasoner import build_tokenizer
+from rredcot_plugin.tiny.reasoner import build_tokenizer
 
 FAMILY = "sums"
 ROUNDED = 2e-3

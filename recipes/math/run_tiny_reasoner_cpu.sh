@@ -5,7 +5,7 @@
 #   ADV_ESTIMATOR=grpo ./run_tiny_reasoner_cpu.sh     # the baseline, nothing else differs
 #
 # The data are made on the first run. Hydra overrides may follow: they come last and win. `rredcot demo` does the same
-# twice and draws it; all other knobs are those of rredcot_plugin/demo/train_cpu.sh.
+# twice and draws it; all other knobs are those of rredcot_plugin/tiny/train_cpu.sh.
 set -euo pipefail
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 DEMO=$(cd "$HERE/../../rredcot_plugin/demo" && pwd)

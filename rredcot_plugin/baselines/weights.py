@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from rredcot_plugin.credit.redistribution import sum_per_segment
 from rredcot_plugin.groups import GroupStats
-from rredcot_plugin.redistribution import sum_per_segment
 from rredcot_plugin.types import Rollouts, Segments, by_rows
 
 if TYPE_CHECKING:

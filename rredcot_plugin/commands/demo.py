@@ -13,12 +13,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rredcot_plugin.demo.progress import Progress
 from rredcot_plugin.demo.run import DemoSettings, Show, run_demo
 from rredcot_plugin.demo.training import TrainingFailedError
 from rredcot_plugin.report.html import credit_scale
 from rredcot_plugin.report.select import worst_segments
 from rredcot_plugin.report.terminal import render_trace
+from rredcot_plugin.tiny.progress import Progress
 
 NEEDS = ("verl", "reasoning_gym", "pandas", "pyarrow", "tensorboard", "matplotlib")
 

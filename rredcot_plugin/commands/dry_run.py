@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from rredcot_plugin.demo.watched import Show
     from rredcot_plugin.dry_run.rehearsal import Finding
+    from rredcot_plugin.tiny.watched import Show
 
 NEEDS = ("verl", "pyarrow", "tokenizers")
 MARKS = {"ok": ("✓", "green"), "need": ("·", "cyan"), "note": ("!", "yellow"), "wrong": ("✗", "bold red")}

@@ -17,8 +17,8 @@ from rich.text import Text
 from rredcot_plugin.commands.score import tell_left_out
 
 if TYPE_CHECKING:
-    from rredcot_plugin.json_lines import BadLine
-    from rredcot_plugin.offline.where import Condition, Selection
+    from rredcot_plugin.offline.conditions import Condition, Selection
+    from rredcot_plugin.offline.json_lines import BadLine
     from rredcot_plugin.report.traces import Trace
 
 Scored = tuple[dict[str, Any], "Trace"]
@@ -46,7 +46,7 @@ def filter_rollouts(
     force: Annotated[bool, typer.Option("--force", help="Overwrite the output.")] = False,
 ) -> None:
     """Filter scored rollouts by their state values, with counts and a preview."""
-    from rredcot_plugin.offline.where import read_condition, select
+    from rredcot_plugin.offline.conditions import read_condition, select
 
     console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
     if names:
@@ -97,7 +97,7 @@ def read_scored(paths: Sequence[Path]) -> tuple[list[Scored], dict[Path, list[Ba
     Raises:
         ValueError: a file of which nothing can be read, or a folder without files.
     """
-    from rredcot_plugin.json_lines import read_lines
+    from rredcot_plugin.offline.json_lines import read_lines
 
     scored: list[Scored] = []
     bad: dict[Path, list[BadLine]] = {}
@@ -157,8 +157,8 @@ def counts_table(conditions: Sequence[Condition], selection: Selection, invert: 
 
 def names_table() -> Table:
     """What may stand in a condition."""
-    from rredcot_plugin.offline.traits import TRAITS
-    from rredcot_plugin.offline.where import PRESETS
+    from rredcot_plugin.offline.conditions import PRESETS
+    from rredcot_plugin.offline.trace_stats import TRAITS
 
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(style="bold", no_wrap=True)

@@ -18,7 +18,7 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from rredcot_plugin.config import RRedCoTConfig
-    from rredcot_plugin.json_lines import BadLine
+    from rredcot_plugin.offline.json_lines import BadLine
     from rredcot_plugin.offline.run import Progress, ScoreResult, ScoreSettings
     from rredcot_plugin.report.traces import Trace
 
@@ -176,7 +176,7 @@ def _tell_result(out: Path, result: ScoreResult, console: Console) -> None:
 
 def summary_table(traces: Sequence[Trace], metrics: dict[str, float]) -> Table:
     """Counts and means over all scored traces, then a few metrics of this run."""
-    from rredcot_plugin.offline.traits import all_traits, group_of
+    from rredcot_plugin.offline.trace_stats import all_traits, group_of
     from rredcot_plugin.report.text import plain
 
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import rredcot_plugin
-from rredcot_plugin.demo.progress import Progress
-from rredcot_plugin.demo.training import CHECKPOINT, PROMPTS, TrainingRun, train
+from rredcot_plugin.demo.training import PROMPTS, TrainingRun, train
+from rredcot_plugin.tiny import CHECKPOINT
+from rredcot_plugin.tiny.progress import Progress
 
 ESTIMATORS = ("grpo", "rredcot")
 ROLLOUTS = ("hf_cpu", "vllm")

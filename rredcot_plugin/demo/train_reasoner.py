@@ -1,6 +1,6 @@
 """Train the demo's reasoner from scratch, by plain supervised learning on worked solutions.
 
-    OMP_NUM_THREADS=1 python -m rredcot_plugin.demo.train_reasoner --out rredcot_plugin/demo/checkpoint
+    OMP_NUM_THREADS=1 python -m rredcot_plugin.demo.train_reasoner --out rredcot_plugin/tiny/checkpoint
 
 First on right solutions (the skill), at the end on solutions *with mistakes* (the slips). The result is a
 mediocre reasoner on purpose: it knows the right step (greedy decoding mostly finds it) but samples a wrong
@@ -21,9 +21,10 @@ from tqdm import tqdm
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from rredcot_plugin.demo.prepare_data import DATA_SOURCE_PREFIX
-from rredcot_plugin.demo.reasoner import CHECKPOINT, build_model, build_tokenizer, prompt_text, respond
 from rredcot_plugin.demo.reward import compute_score
 from rredcot_plugin.demo.tasks import NO_MISTAKES, TASKS, MistakeRates, Problem, generate, solve
+from rredcot_plugin.tiny import CHECKPOINT
+from rredcot_plugin.tiny.reasoner import build_model, build_tokenizer, prompt_text, respond
 
 MISTAKE_RATES = {
     "chain_sum": MistakeRates(easy=0.12, hard=0.32),

@@ -8,12 +8,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from rredcot_plugin.demo.progress import relevant_lines
-from rredcot_plugin.demo.watched import Show, make_ray_folder, run_watched
+from rredcot_plugin.tiny import CHECKPOINT, SCRIPT
+from rredcot_plugin.tiny.progress import relevant_lines
+from rredcot_plugin.tiny.watched import Show, make_ray_folder, run_watched
 
 HERE = Path(__file__).parent
-SCRIPT = HERE / "train_cpu.sh"
-CHECKPOINT = HERE / "checkpoint"
 MAX_PROMPT_LENGTH, MAX_RESPONSE_LENGTH = 64, 96
 PROMPTS, ROLLOUTS = 8, 8
 LEARNING_RATE = "2e-4"

@@ -171,7 +171,7 @@ def train_tokenizer(texts: Iterable[str]) -> Any:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
-    from rredcot_plugin.demo.reasoner import CHAT_TEMPLATE
+    from rredcot_plugin.tiny.reasoner import CHAT_TEMPLATE
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

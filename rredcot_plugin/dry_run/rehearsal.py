@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rredcot_plugin.demo.watched import Show
 from rredcot_plugin.dry_run.architecture import Architecture, find_architecture, write_tiny
 from rredcot_plugin.dry_run.batches import check_batches, check_positions
 from rredcot_plugin.dry_run.configure import check_with_rredcot, check_with_verl, compose
 from rredcot_plugin.dry_run.data import Data, gather, write
 from rredcot_plugin.dry_run.errors import RecipeError
 from rredcot_plugin.dry_run.launch import Launch, find_launch
-from rredcot_plugin.dry_run.needs import estimate, probe_length
-from rredcot_plugin.dry_run.practice import practise
+from rredcot_plugin.dry_run.memory_estimate import estimate, probe_length
 from rredcot_plugin.dry_run.reward import RewardTrial, try_reward
 from rredcot_plugin.dry_run.training import LOG, PROMPTS, Outcome, Trial, train
+from rredcot_plugin.dry_run.warm_start import practise
+from rredcot_plugin.tiny.watched import Show
 
 MOST_PROMPT_TOKENS, MOST_RESPONSE_TOKENS = 512, 192
 

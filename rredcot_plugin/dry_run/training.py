@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rredcot_plugin.demo.progress import relevant_lines
-from rredcot_plugin.demo.training import SCRIPT as CPU_SCRIPT
-from rredcot_plugin.demo.watched import Show, make_ray_folder, run_watched
 from rredcot_plugin.dry_run.errors import RecipeError
 from rredcot_plugin.dry_run.launch import MAIN, Launch, find_launch
+from rredcot_plugin.tiny import SCRIPT as CPU_SCRIPT
+from rredcot_plugin.tiny.progress import relevant_lines
+from rredcot_plugin.tiny.watched import Show, make_ray_folder, run_watched
 
 PROMPTS, MOST_ROLLOUTS = 4, 4
 LOG = "train.log"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rredcot_plugin.json_lines import BadLine
-from rredcot_plugin.offline.rows import Row, group_rows
+from rredcot_plugin.offline.input_columns import Row, group_rows
+from rredcot_plugin.offline.json_lines import BadLine
 
 
 @dataclass(frozen=True)

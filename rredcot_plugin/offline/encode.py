@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from rredcot_plugin.alignment import TokenBytes
+from rredcot_plugin.adapter.prompted_rollouts import PROMPT_TAIL, PromptedRollouts
+from rredcot_plugin.offline.input_columns import Row
 from rredcot_plugin.offline.prompts import PromptWriter
-from rredcot_plugin.offline.rows import Row
-from rredcot_plugin.rows import PROMPT_TAIL, StepRows
+from rredcot_plugin.text.alignment import TokenBytes
 from rredcot_plugin.types import Rollouts
 
 
@@ -62,7 +62,7 @@ class RowEncoder:
         return ids[:-1] if ends and not text.endswith(str(self.tokenizer.eos_token)) else ids
 
 
-def step_rows(rows: Sequence[EncodedRow]) -> StepRows:
+def step_rows(rows: Sequence[EncodedRow]) -> PromptedRollouts:
     """A batch of rows, padded on the right; the reward stands on the last token of a response."""
     lengths = [len(row.response) for row in rows]
     width = max([1, *lengths])
@@ -84,4 +84,4 @@ def step_rows(rows: Sequence[EncodedRow]) -> StepRows:
         references=[row.row.references for row in rows],
     )
     prompts = [torch.tensor(row.prompt, dtype=torch.int64) for row in rows]
-    return StepRows(rollouts, prompts, [row.prompt_tail for row in rows], lengths)
+    return PromptedRollouts(rollouts, prompts, [row.prompt_tail for row in rows], lengths)

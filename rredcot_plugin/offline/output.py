@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from rredcot_plugin.json_lines import BadLine
+from rredcot_plugin.offline.json_lines import BadLine
 
 KEPT = 2
 """States that are kept: where the file lost more than the last chunk, scoring starts over."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from rredcot_plugin.offline.rows import Row
+from rredcot_plugin.offline.input_columns import Row
 
 HOW = ("auto", "text", "user")
 MARK = "QZ{}ZQ"

@@ -9,17 +9,17 @@ from typing import Any
 
 import torch
 
+from rredcot_plugin.adapter.probe_plan import answer_starts, plan_metrics, plan_probes
+from rredcot_plugin.adapter.prompted_rollouts import PROMPT_TAIL, PromptedRollouts
+from rredcot_plugin.adapter.trace_record import trace_record
 from rredcot_plugin.config import RRedCoTConfig
-from rredcot_plugin.encoding import ProbeEncoder
-from rredcot_plugin.json_lines import BadLine
 from rredcot_plugin.offline.chunks import Chunk, too_long
 from rredcot_plugin.offline.encode import EncodedRow, RowEncoder, step_rows
+from rredcot_plugin.offline.input_columns import Row
+from rredcot_plugin.offline.json_lines import BadLine
 from rredcot_plugin.offline.model import Scorer
-from rredcot_plugin.offline.rows import Row
 from rredcot_plugin.pipeline import assign_credit
-from rredcot_plugin.probing import answer_starts, plan_metrics, plan_probes
-from rredcot_plugin.records import trace_record
-from rredcot_plugin.rows import PROMPT_TAIL, StepRows
+from rredcot_plugin.text.encoding import ProbeEncoder
 from rredcot_plugin.types import Segments
 from rredcot_plugin.values.base import REFERENCE, proposal_limits, scores_read
 from rredcot_plugin.values.calibration import OutcomeCalibrator
@@ -135,7 +135,9 @@ class ChunkScorer:
                 encoded.append(found)
         return encoded, left_out
 
-    def _with_signals(self, batch: StepRows, encoded: Sequence[EncodedRow], scorer: Scorer) -> StepRows:
+    def _with_signals(
+        self, batch: PromptedRollouts, encoded: Sequence[EncodedRow], scorer: Scorer
+    ) -> PromptedRollouts:
         """The batch with log-probs and entropies of the response tokens."""
         found = scorer.signals([row.tokens for row in encoded], [len(row.prompt) for row in encoded])
         log_probs, entropies = (torch.zeros(batch.rollouts.token_ids.shape) for _ in range(2))
@@ -146,7 +148,7 @@ class ChunkScorer:
         return dataclasses.replace(batch, rollouts=rollouts)
 
     def _token_scores(
-        self, batch: StepRows, segments: Segments, tokens: Sequence[list[int]], scorer: Scorer
+        self, batch: PromptedRollouts, segments: Segments, tokens: Sequence[list[int]], scorer: Scorer
     ) -> dict[str, torch.Tensor]:
         """``attention`` and ``gradient`` of the response tokens, NaN where a trace has one segment only."""
         scores = {kind: torch.full(batch.rollouts.token_ids.shape, torch.nan) for kind in self.attributions}

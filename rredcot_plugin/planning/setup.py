@@ -10,7 +10,7 @@ BACKENDS = ("cached", "packed", "batched")
 ESTIMATORS = ("support", "monte_carlo", "none")
 
 SHARED_FROM = 1 << 20
-"""Response tokens of a step over which ``credit_workers: auto`` shares it (integrations/verl/crew.py)."""
+"""Response tokens of a step over which ``credit_workers: auto`` shares it (integrations/verl/credit_workers.py)."""
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rredcot_plugin.json_lines import UNREADABLE, json_object, reason_of
+from rredcot_plugin.offline.json_lines import UNREADABLE, json_object, reason_of
+from rredcot_plugin.offline.rollout_record import found_keys, read_rollout
 from rredcot_plugin.report.choice import Candidate, Choice, Entry, Place
 from rredcot_plugin.report.corpus import Corpus, Problem
-from rredcot_plugin.report.rollouts import found_keys, read_rollout
 from rredcot_plugin.report.select import Group
 from rredcot_plugin.report.statistics import Statistics
 from rredcot_plugin.report.traces import Trace, read_trace

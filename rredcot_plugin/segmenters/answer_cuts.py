@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rredcot_plugin.answers import THINK_END, closing_brace
 from rredcot_plugin.segmenters.limits import Preferred
 from rredcot_plugin.segmenters.trace import Trace
+from rredcot_plugin.text.answers import THINK_END, closing_brace
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

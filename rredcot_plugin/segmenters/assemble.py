@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from rredcot_plugin.answers import MARKERS
 from rredcot_plugin.segmenters.answer_cuts import find_answers
 from rredcot_plugin.segmenters.limits import Limits
 from rredcot_plugin.segmenters.text_rules import distinct
 from rredcot_plugin.segmenters.trace import Trace
+from rredcot_plugin.text.answers import MARKERS
 from rredcot_plugin.types import MASKED, Rollouts, Segments
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from rredcot_plugin.answers import MARKERS
 from rredcot_plugin.registry import check_count
 from rredcot_plugin.segmenters.assemble import segment
 from rredcot_plugin.segmenters.limits import Limits
 from rredcot_plugin.segmenters.trace import Trace
+from rredcot_plugin.text.answers import MARKERS
 from rredcot_plugin.types import Rollouts, Segments
 
 if TYPE_CHECKING:

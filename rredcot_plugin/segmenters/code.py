@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rredcot_plugin.answers import MARKERS
 from rredcot_plugin.registry import register_segmenter
 from rredcot_plugin.segmenters.base import CutSegmenter
 from rredcot_plugin.segmenters.text_rules import sentence_ends, with_substance
 from rredcot_plugin.segmenters.trace import Trace
+from rredcot_plugin.text.answers import MARKERS
 
 FENCE = re.compile(r"[ \t]*```")
 DARK = re.compile(r"[^ \t\r\n]")

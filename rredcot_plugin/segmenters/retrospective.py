@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from rredcot_plugin.answers import answer_start
 from rredcot_plugin.registry import check_count, register_segmenter
 from rredcot_plugin.segmenters.assemble import build_segments, legal
 from rredcot_plugin.segmenters.base import CutSegmenter
 from rredcot_plugin.segmenters.keyword import KEYWORDS, keyword_spans
 from rredcot_plugin.segmenters.text_rules import line_ends, sentence_ends
 from rredcot_plugin.segmenters.trace import Trace
+from rredcot_plugin.text.answers import answer_start
 from rredcot_plugin.types import Rollouts, Segments
 
 if TYPE_CHECKING:

@@ -3,16 +3,16 @@
 Importing this package registers the estimators that ship with it.
 """
 
-from rredcot_plugin.values.attribution import AttentionEstimator, GradientEstimator
-from rredcot_plugin.values.confidence import ConfidenceEstimator
-from rredcot_plugin.values.critic import CriticEstimator
-from rredcot_plugin.values.importance import (
+from rredcot_plugin.values.answer_probability import (
     GroundTruthEstimator,
     OwnRatioEstimator,
     SelfNormalizedEstimator,
     SupportEstimator,
     importance_values,
 )
+from rredcot_plugin.values.attribution import AttentionEstimator, GradientEstimator
+from rredcot_plugin.values.confidence import ConfidenceEstimator
+from rredcot_plugin.values.critic import CriticEstimator
 from rredcot_plugin.values.iterative import IterativeEstimator
 from rredcot_plugin.values.mixture import MixtureEstimator
 from rredcot_plugin.values.monte_carlo import MonteCarloEstimator

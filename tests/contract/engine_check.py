@@ -21,7 +21,7 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.config import FSDPEngineConfig, FSDPOptimizerConfig, HFModelConfig
 from verl.workers.engine import EngineRegistry
 
-from rredcot_plugin.integrations.verl import wire
+from rredcot_plugin.integrations.verl import transfer_fields
 from rredcot_plugin.probes import attention_attribution, forward_batched, gradient_attribution
 from rredcot_plugin.probes.layout import pack
 from tests.unit.probe_models import random_ids, tiny_model
@@ -71,12 +71,12 @@ def make_batch(
 ) -> TensorDict:
     masks = [torch.ones(response, dtype=torch.int64) for _, response in LENGTHS]
     fields = {
-        "input_ids": wire.jagged(rows),
-        "position_ids": wire.jagged([torch.arange(len(row)) for row in rows]),
-        "loss_mask": wire.jagged(masks),
-        "response_mask": wire.jagged(masks),
-        wire.PROBES: wire.jagged([pack(specs) for specs in SPECS]),
-        wire.ANSWER_START: wire.pack_starts(starts),
+        "input_ids": transfer_fields.jagged(rows),
+        "position_ids": transfer_fields.jagged([torch.arange(len(row)) for row in rows]),
+        "loss_mask": transfer_fields.jagged(masks),
+        "response_mask": transfer_fields.jagged(masks),
+        transfer_fields.PROBES: transfer_fields.jagged([pack(specs) for specs in SPECS]),
+        transfer_fields.ANSWER_START: transfer_fields.pack_starts(starts),
     }
     data = TensorDict(fields, batch_size=len(rows))
     notes = {
@@ -86,7 +86,11 @@ def make_batch(
         "use_dynamic_bsz": False,
         "micro_batch_size_per_gpu": 2,
     }
-    asked = {wire.BACKEND: backend, wire.ATTRIBUTION: attribution, wire.SQUARES: squares}
+    asked = {
+        transfer_fields.BACKEND: backend,
+        transfer_fields.ATTRIBUTION: attribution,
+        transfer_fields.SQUARES: squares,
+    }
     tu.assign_non_tensor(data, **notes, **{key: value for key, value in asked.items() if value})
     return data
 
@@ -128,7 +132,7 @@ def check(path: Path, reference, rows: list[torch.Tensor], *, remove_padding: bo
             difference = float((values(plain[name]) - values(out[name])).abs().max())
             assert difference == 0.0 if backend == "cached" else difference < 1e-5, (backend, name, difference)
         for row, probes in enumerate(SPECS):
-            got = out[wire.LOG_PROBS][row]
+            got = out[transfer_fields.LOG_PROBS][row]
             assert got.shape == (1 + len(probes),)
             assert float(got[0]) >= 0
             expected = forward_batched(reference, [probes], [rows[row].tolist()], TEMPERATURE, device="cpu")
@@ -159,14 +163,14 @@ def check_squares(engine, reference, rows, plain, *, remove_padding: bool) -> No
         for name in ("log_probs", "entropy"):
             difference = float((values(plain[name]) - values(out[name])).abs().max())
             assert difference < 1e-5 if backend == "packed" else difference == 0.0, (backend, name, difference)
-        for got, wanted in zip(out[wire.SUM_PI_SQUARED].unbind(), expected, strict=True):
+        for got, wanted in zip(out[transfer_fields.SUM_PI_SQUARED].unbind(), expected, strict=True):
             torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-6)
     print(f"remove_padding={remove_padding} sum of squares: as softmax says")
 
 
 def check_attribution(engine, reference, rows, plain, *, remove_padding: bool, starts=ANSWER_STARTS) -> None:
     """Attention and gradient, each alone and together, with and without probes beside them."""
-    offsets = wire.unpack_starts(wire.pack_starts(starts), [len(row) for row in rows])
+    offsets = transfer_fields.unpack_starts(transfer_fields.pack_starts(starts), [len(row) for row in rows])
     expected = {
         "attention": attention_attribution(reference, rows, offsets),
         "gradient": gradient_attribution(reference, rows, offsets, TEMPERATURE),
@@ -176,11 +180,11 @@ def check_attribution(engine, reference, rows, plain, *, remove_padding: bool, s
             out = run(
                 engine, rows, remove_padding=remove_padding, backend=backend, attribution=kinds, starts=starts
             )
-            assert (wire.LOG_PROBS in out) == (backend is not None)
+            assert (transfer_fields.LOG_PROBS in out) == (backend is not None)
             for name in ("log_probs", "entropy"):
                 difference = float((values(plain[name]) - values(out[name])).abs().max())
                 assert difference < 1e-5 if backend == "packed" else difference == 0.0, (kinds, backend, name)
-            for kind, field in wire.SCORES.items():
+            for kind, field in transfer_fields.SCORES.items():
                 assert (field in out) == (kind in kinds.split(","))
                 for row, (prompt, response) in enumerate(LENGTHS if field in out else []):
                     got = out[field][row]
@@ -200,10 +204,10 @@ def check_unsupported(engine, rows, *, remove_padding: bool) -> None:
         out = run(engine, rows, remove_padding=remove_padding, backend="cached", attribution="attention,gradient")
     finally:
         config.num_hidden_layers -= 1
-    for field in wire.SCORES.values():
+    for field in transfer_fields.SCORES.values():
         assert [len(row) for row in out[field].unbind()] == [response for _, response in LENGTHS]
         assert torch.isnan(values(out[field])).all()
-    probes = torch.cat([row[1:] for row in out[wire.LOG_PROBS].unbind()])
+    probes = torch.cat([row[1:] for row in out[transfer_fields.LOG_PROBS].unbind()])
     assert torch.isnan(probes).all()
     assert torch.isfinite(values(out["log_probs"])).all()
     print(f"remove_padding={remove_padding} unsupported model: NaN, as agreed")

@@ -18,19 +18,19 @@ from verl.trainer.ppo.v1 import get_trainer_cls
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 import rredcot_plugin as rr
-from rredcot_plugin.encoding import ProbeEncoder
-from rredcot_plugin.integrations.verl import wire
+from rredcot_plugin.adapter.group_work import GroupWork
+from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
+from rredcot_plugin.integrations.verl import transfer_fields
 from rredcot_plugin.integrations.verl.runner import CreditRunner
 from rredcot_plugin.integrations.verl.settings import is_ours, read_settings
 from rredcot_plugin.pipeline import assign_credit
 from rredcot_plugin.probes.layout import ProbeSpec, unpack
-from rredcot_plugin.rows import StepRows
-from rredcot_plugin.shards import GroupWork
+from rredcot_plugin.text.encoding import ProbeEncoder
 from rredcot_plugin.types import Segments
 from rredcot_plugin.values.calibration import OutcomeCalibrator
 from rredcot_plugin.values.proposals import lowest_of_others
 from tests.contract.test_verl import verl_config
-from tests.unit.test_shards import TABLE, TOKENIZER
+from tests.unit.test_group_work import TABLE, TOKENIZER
 
 TEMPERATURE = 0.7
 PARTITION = "train"
@@ -71,7 +71,7 @@ class MemoryQueue:
         data = list_of_dict_to_tensordict(plain)
         for name in found:  # rows of one length come back jagged too
             if isinstance(rows[0][name], torch.Tensor):
-                data[name] = wire.jagged([row[name] for row in rows])
+                data[name] = transfer_fields.jagged([row[name] for row in rows])
         return data
 
     def kv_clear(self, keys: list[str], partition_id: str) -> None:
@@ -119,20 +119,22 @@ class Actor:
         own = torch.tensor(token_log_probs(ids, self.weights, temperature))
         row["log_probs"] = own.roll(-1)  # that of token t + 1 at t
         row["entropy"] = row["log_probs"].abs().sqrt()
-        if info.get(wire.SQUARES):
+        if info.get(transfer_fields.SQUARES):
             length = len(row["responses"])
-            row[wire.SUM_PI_SQUARED] = own[-length:].exp().square()
-        if info.get(wire.BACKEND):
-            specs = unpack(row[wire.PROBES])
+            row[transfer_fields.SUM_PI_SQUARED] = own[-length:].exp().square()
+        if info.get(transfer_fields.BACKEND):
+            specs = unpack(row[transfer_fields.PROBES])
             found = [probe_log_prob(ids, spec, self.weights, temperature) for spec in specs]
-            row[wire.LOG_PROBS] = torch.tensor([0.25, *(x if self.answers else torch.nan for x in found)])
-        if info.get(wire.SQUARES):
-            row[wire.SUM_PI_SQUARED] = row["log_probs"].exp().square()[-1 - len(row["responses"]) : -1]
-        for kind in wire.attributions(info.get(wire.ATTRIBUTION)):
-            length, start = len(row["responses"]), int(row[wire.ANSWER_START])
+            row[transfer_fields.LOG_PROBS] = torch.tensor(
+                [0.25, *(x if self.answers else torch.nan for x in found)]
+            )
+        if info.get(transfer_fields.SQUARES):
+            row[transfer_fields.SUM_PI_SQUARED] = row["log_probs"].exp().square()[-1 - len(row["responses"]) : -1]
+        for kind in transfer_fields.attributions(info.get(transfer_fields.ATTRIBUTION)):
+            length, start = len(row["responses"]), int(row[transfer_fields.ANSWER_START])
             before = max(0, start - len(row["prompts"])) if start >= 0 else 0
             own = torch.linspace(0.1, 1.0, length) * (1 + ids.sum() % 5)
-            row[wire.SCORES[kind]] = torch.where(torch.arange(length) < before, own, 0.0)
+            row[transfer_fields.SCORES[kind]] = torch.where(torch.arange(length) < before, own, 0.0)
 
     def save_model_to_cpu(self, number: int) -> None:
         self.calls.append(f"save {number}")
@@ -182,12 +184,17 @@ def make_trainer(
     return trainer
 
 
-def key_of(rows: StepRows, row: int) -> str:
+def key_of(rows: PromptedRollouts, row: int) -> str:
     return f"{rows.rollouts.group_ids[row]}_{row}_0"
 
 
 def lay_down(
-    queue: MemoryQueue, rows: StepRows, *, earlier: dict[int, int] | None = None, pad: int = 3, seed: int = 0
+    queue: MemoryQueue,
+    rows: PromptedRollouts,
+    *,
+    earlier: dict[int, int] | None = None,
+    pad: int = 3,
+    seed: int = 0,
 ) -> KVBatchMeta:
     """Rows as agent loop, reward and balancing leave them: in another order, with padding among them.
 
@@ -213,7 +220,7 @@ def lay_down(
     return KVBatchMeta(partition_id=PARTITION, keys=list(keys), tags=tags, extra_info={"temperature": TEMPERATURE})
 
 
-def _fields(rows: StepRows, row: int) -> dict[str, Any]:
+def _fields(rows: PromptedRollouts, row: int) -> dict[str, Any]:
     rollouts, length, prompt = rows.rollouts, rows.lengths[row], rows.prompts[row]
     assert rollouts.ground_truths is not None and rollouts.log_probs is not None
     response = rollouts.token_ids[row, :length]
@@ -239,7 +246,7 @@ def step(trainer: Any, batch: KVBatchMeta, metrics: dict[str, Any] | None = None
 
 
 def expected(
-    rows: StepRows,
+    rows: PromptedRollouts,
     config: rr.RRedCoTConfig,
     calibrator: OutcomeCalibrator | None = None,
     *,
@@ -250,7 +257,7 @@ def expected(
     encoder = ProbeEncoder(TOKENIZER, config.bridge, config.terminator, config.max_probe_tokens)
     work = GroupWork(config, TABLE, encoder)
     seen = work.read(rows)
-    plan = work.plan(seen.manner, lowest_of_others(seen.outcomes))
+    plan = work.plan(seen.style, lowest_of_others(seen.outcomes))
     traces = [torch.cat([p, rows.rollouts.token_ids[i, : rows.lengths[i]]]) for i, p in enumerate(rows.prompts)]
     answers = [
         [probe_log_prob(trace, spec, weights, TEMPERATURE) for spec in specs]
@@ -271,7 +278,9 @@ def expected(
     return credit, segments
 
 
-def assert_credited(found: dict[str, torch.Tensor], rows: StepRows, credit: rr.Credit, **last: int) -> None:
+def assert_credited(
+    found: dict[str, torch.Tensor], rows: PromptedRollouts, credit: rr.Credit, **last: int
+) -> None:
     """Exactly these advantages under the key of every row; ``last`` is the number of a session's last output."""
     assert float(credit.advantages.abs().max()) > 0.01
     for row, length in enumerate(rows.lengths):

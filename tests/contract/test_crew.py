@@ -20,20 +20,20 @@ from omegaconf import OmegaConf
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 import rredcot_plugin as rr
-from rredcot_plugin.encoding import ProbeEncoder
-from rredcot_plugin.integrations.verl import crew as crew_module
-from rredcot_plugin.integrations.verl import wire
+from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
+from rredcot_plugin.integrations.verl import credit_workers as crew_module
+from rredcot_plugin.integrations.verl import transfer_fields
 from rredcot_plugin.integrations.verl.batch import BatchSource, tokenless
-from rredcot_plugin.integrations.verl.crew import Crew
+from rredcot_plugin.integrations.verl.credit_workers import Crew
 from rredcot_plugin.integrations.verl.runner import CreditRunner
 from rredcot_plugin.pipeline import assign_credit
 from rredcot_plugin.planning import setup
 from rredcot_plugin.planning.setup import Setup
 from rredcot_plugin.probes.layout import unpack
-from rredcot_plugin.rows import StepRows
+from rredcot_plugin.text.encoding import ProbeEncoder
 from rredcot_plugin.types import MASKED
 from tests.contract.test_verl import verl_config
-from tests.unit.test_shards import TABLE, TOKENIZER, bare_rows
+from tests.unit.test_group_work import TABLE, TOKENIZER, bare_rows
 
 NUMBER = itertools.count()
 
@@ -63,7 +63,7 @@ def cluster() -> Iterator[None]:
     ray.shutdown()
 
 
-def lay_down(rows: StepRows, *, without: tuple[str, ...] = ()) -> BatchSource:
+def lay_down(rows: PromptedRollouts, *, without: tuple[str, ...] = ()) -> BatchSource:
     """Rows where verl's agent loop and log-prob pass put theirs; a name of its own for every batch."""
     rollouts, generator = rows.rollouts, torch.Generator().manual_seed(1)
     signal = rollouts.log_probs
@@ -96,13 +96,13 @@ def make_crew(options: dict[str, Any], *, delivers: bool = True) -> Crew:
     return Crew(config, TABLE, encoder, delivers=delivers)
 
 
-def credit_of(crew: Crew, rows: StepRows, kill: int | None = None, when: str = "") -> rr.Credit:
+def credit_of(crew: Crew, rows: PromptedRollouts, kill: int | None = None, when: str = "") -> rr.Credit:
     """Credit as the runner gives it where no token comes to the driver; an actor may be killed on the way."""
     source = lay_down(rows)
     seen, plan = crew.plan(source, rows.lengths)
     if when == "before the signals" and kill is not None:
         ray.kill(crew.workers.actors[kill])
-    assert crew.hear()
+    assert crew.update_signals()
     if when == "behind the signals" and kill is not None:
         ray.kill(crew.workers.actors[kill])
     log_probs = [[-0.1 * (1 + i % 7) for i in range(len(places))] for places in plan.places]
@@ -119,7 +119,7 @@ def credit_of(crew: Crew, rows: StepRows, kill: int | None = None, when: str = "
     )
 
 
-def credit_by_itself(crew: Crew, rows: StepRows) -> rr.Credit:
+def credit_by_itself(crew: Crew, rows: PromptedRollouts) -> rr.Credit:
     """Without a crew's features: from rollouts with their tokens and signals."""
     source = lay_down(rows)
     seen, plan = crew.plan(source, rows.lengths)
@@ -131,8 +131,10 @@ def credit_by_itself(crew: Crew, rows: StepRows) -> rr.Credit:
 
 def probes_of(source: BatchSource) -> list[list[Any]]:
     """What the engine would find."""
-    data = tq.kv_batch_get(keys=source.keys, partition_id=source.partition_id, select_fields=[wire.PROBES])
-    return [unpack(vector) for vector in data[wire.PROBES].unbind()]
+    data = tq.kv_batch_get(
+        keys=source.keys, partition_id=source.partition_id, select_fields=[transfer_fields.PROBES]
+    )
+    return [unpack(vector) for vector in data[transfer_fields.PROBES].unbind()]
 
 
 def assert_same(one: rr.Credit, other: rr.Credit) -> None:
@@ -197,7 +199,7 @@ def test_actors_that_cannot_reach_the_rows_do_not_stop_the_run(
     driver = os.getpid()
 
     class OnlyHere(BatchSource):
-        def rows(self) -> StepRows:
+        def rows(self) -> PromptedRollouts:
             if os.getpid() != driver:
                 raise RuntimeError("no route")
             return super().rows()
@@ -252,7 +254,7 @@ def test_without_log_probs_of_the_actor_there_are_none(cluster: None, workers: i
     rows = bare_rows()
     crew = make_crew({"segmenter": "newline", "credit_workers": workers})
     crew.plan(lay_down(rows, without=("old_log_probs",)), rows.lengths)
-    assert not crew.hear()
+    assert not crew.update_signals()
 
 
 def test_a_source_gives_what_lies_there(cluster: None) -> None:

@@ -17,10 +17,10 @@ import ray
 import torch
 from ray import exceptions
 
+from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.integrations.verl import workers as workers_module
-from rredcot_plugin.integrations.verl.crew import Crew, CrewMember
+from rredcot_plugin.integrations.verl.credit_workers import Crew, CrewMember
 from rredcot_plugin.integrations.verl.workers import WorkerHungError, WorkerLostError, Workers
-from rredcot_plugin.rows import StepRows
 from tests.contract.test_crew import assert_same, bare_rows, cluster, credit_of, lay_down, make_crew
 
 __all__ = ["cluster"]
@@ -93,7 +93,7 @@ def pid_of(actor: Any) -> int:
         ("features", kill, r"was lost in `features`: ActorDiedError: .*its worker process has died"),
         ("plan", stop, r"did not finish `plan` within 5 s"),
         ("state_weight", starve_torch, r"was lost in `state_weight`: MemoryError: .*can't allocate memory"),
-        ("hear", starve_python, r"was lost in `hear`: MemoryError"),
+        ("update_signals", starve_python, r"was lost in `hear`: MemoryError"),
         ("read", partial(throw, exceptions.OutOfMemoryError("the node is full")), r"`read`: .*the node is full"),
     ],
 )
@@ -139,14 +139,14 @@ class InThisProcess:
         self.members = []
 
 
-@pytest.mark.parametrize("method", ["read", "plan", "hear", "features", "state_weight"])
+@pytest.mark.parametrize("method", ["read", "plan", "update_signals", "features", "state_weight"])
 def test_a_worker_may_be_lost_at_any_method(
     cluster: None, method: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone, shared = (make_crew({**NEWLINES, "credit_workers": workers}) for workers in (0, 2))
     stand_in = InThisProcess(shared, method)
     monkeypatch.setattr(shared, "workers", stand_in)
-    rows: StepRows = bare_rows()
+    rows: PromptedRollouts = bare_rows()
     assert_same(credit_of(shared, rows), credit_of(alone, rows))
     assert caplog.text.count(f"credit_workers=2 failed (in `{method}`)") == 1
     assert not stand_in.members and not shared.processes

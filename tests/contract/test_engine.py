@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rredcot_plugin.integrations.verl import wire
+from rredcot_plugin.integrations.verl import transfer_fields
 from rredcot_plugin.integrations.verl.sessions import row_roles
 from rredcot_plugin.integrations.verl.tokens import share_with_sessions
 from rredcot_plugin.probes.layout import pack, unpack
@@ -59,16 +59,16 @@ def test_wire_round_trip(specs: list) -> None:
 
 @pytest.mark.parametrize("starts", [[3, -1, 0], [-1], [5, 5]])
 def test_answer_starts_travel_jagged_or_dense(starts: list[int]) -> None:
-    field, lengths = wire.pack_starts(starts), [9] * len(starts)
+    field, lengths = transfer_fields.pack_starts(starts), [9] * len(starts)
     expected = [9 if start < 0 else start for start in starts]
-    assert wire.unpack_starts(field, lengths) == expected
-    assert wire.unpack_starts(torch.tensor(starts)[:, None], lengths) == expected
+    assert transfer_fields.unpack_starts(field, lengths) == expected
+    assert transfer_fields.unpack_starts(torch.tensor(starts)[:, None], lengths) == expected
 
 
 def test_an_unknown_attribution_is_named() -> None:
-    assert wire.attributions("gradient,attention") == ["gradient", "attention"]
+    assert transfer_fields.attributions("gradient,attention") == ["gradient", "attention"]
     with pytest.raises(ValueError, match="allowed are attention, gradient"):
-        wire.attributions("atention")
+        transfer_fields.attributions("atention")
 
 
 def test_roles_follow_verls_keys_whatever_the_order() -> None:

@@ -21,14 +21,14 @@ from verl.utils.model import load_valuehead_model
 from verl.workers.engine_workers import TrainingWorker
 
 import rredcot_plugin as rr
+from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.integrations.verl import prefix_scores
 from rredcot_plugin.integrations.verl.prefix_scores import PrefixScorer, check_reward_model, score_every_token
-from rredcot_plugin.rows import StepRows
 from rredcot_plugin.values.reward_model import RewardModelEstimator
 from tests.unit.probe_models import random_ids, tiny_model
 
 ROOT = Path(__file__).parents[2]
-CHECKPOINT = ROOT / "rredcot_plugin" / "demo" / "checkpoint"
+CHECKPOINT = ROOT / "rredcot_plugin" / "tiny" / "checkpoint"
 LENGTHS = [(9, 14), (5, 3), (7, 0), (4, 1), (6, 11)]  # prompt and response tokens; an odd number for two ranks
 
 
@@ -43,7 +43,7 @@ def save_reward_model(folder: Path, shape: str | None = None) -> Path:
     return folder
 
 
-def make_rows() -> StepRows:
+def make_rows() -> PromptedRollouts:
     sequences = [torch.tensor(random_ids(sum(pair), seed=i)) for i, pair in enumerate(LENGTHS)]
     prompts = [ids[:prompt] for ids, (prompt, _) in zip(sequences, LENGTHS, strict=True)]
     lengths = [response for _, response in LENGTHS]
@@ -52,10 +52,10 @@ def make_rows() -> StepRows:
         ids[i, :length] = sequences[i][prompt:]
     mask = torch.arange(ids.shape[1])[None] < torch.tensor(lengths)[:, None]
     rollouts = rr.Rollouts(ids, mask, torch.zeros(ids.shape), list(range(len(ids))))
-    return StepRows(rollouts, prompts, [""] * len(ids), lengths)
+    return PromptedRollouts(rollouts, prompts, [""] * len(ids), lengths)
 
 
-def expected_scores(path: Path, rows: StepRows) -> torch.Tensor:
+def expected_scores(path: Path, rows: PromptedRollouts) -> torch.Tensor:
     """The model's own answer to each prefix alone."""
     model = AutoModelForSequenceClassification.from_pretrained(path, attn_implementation="sdpa").eval()
     scores = torch.full(rows.rollouts.token_ids.shape, torch.nan)
@@ -165,7 +165,7 @@ def check_workers(folder: Path) -> None:
         assert scorer.workers.world_size == 2
         for _ in range(2):  # a second step finds the workers as the first did
             assert_equal_scores(scorer.scores(rows), expected_scores(path, rows))
-        one = StepRows(
+        one = PromptedRollouts(
             rr.Rollouts(rows.rollouts.token_ids[:1], rows.rollouts.response_mask[:1], torch.zeros(1, 14), [0]),
             rows.prompts[:1],
             [""],

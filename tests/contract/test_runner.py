@@ -13,12 +13,12 @@ import torch
 from verl.trainer.ppo import core_algos
 
 import rredcot_plugin as rr
-from rredcot_plugin.integrations.verl import wire
+from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
+from rredcot_plugin.integrations.verl import transfer_fields
 from rredcot_plugin.integrations.verl.batch import BatchSource
 from rredcot_plugin.integrations.verl.runner import STATE_FILE, CreditRunner
 from rredcot_plugin.integrations.verl.settings import read_settings, warn_of_pointless
 from rredcot_plugin.probes.layout import unpack
-from rredcot_plugin.rows import StepRows
 from tests.contract.memory import (
     PARTITION,
     TEMPERATURE,
@@ -34,7 +34,7 @@ from tests.contract.memory import (
     token_log_probs,
 )
 from tests.contract.test_verl import verl_config
-from tests.unit.test_shards import TOKENIZER, bare_rows
+from tests.unit.test_group_work import TOKENIZER, bare_rows
 
 NEWLINE = {"segmenter": "newline"}
 
@@ -72,9 +72,11 @@ def test_the_engine_is_asked_once_and_not_again_in_later_passes(queue: MemoryQue
     after = trainer._compute_old_log_prob(batch, metrics)
     actor = trainer.actor_rollout_wg
     assert actor.calls == ["log-probs"]
-    assert actor.infos[0][wire.BACKEND] == "cached"
-    assert wire.BACKEND not in batch.extra_info
-    assert wire.BACKEND not in after.extra_info, "the pass of the reference model would run the probes again"
+    assert actor.infos[0][transfer_fields.BACKEND] == "cached"
+    assert transfer_fields.BACKEND not in batch.extra_info
+    assert transfer_fields.BACKEND not in after.extra_info, (
+        "the pass of the reference model would run the probes again"
+    )
     assert metrics["timing_s/rredcot_probes"] == pytest.approx(0.25 * len(batch.keys) / 2), "per GPU"
 
 
@@ -113,8 +115,8 @@ def test_a_wrong_answer_of_one_row_moves_nothing_of_other_groups(queue: MemoryQu
 
     def breaks(self: Actor, row: dict[str, Any], info: dict[str, Any]) -> None:
         run(self, row, info)
-        if row is queue.rows[PARTITION, broken] and wire.LOG_PROBS in row:
-            row[wire.LOG_PROBS][1:] = torch.nan
+        if row is queue.rows[PARTITION, broken] and transfer_fields.LOG_PROBS in row:
+            row[transfer_fields.LOG_PROBS][1:] = torch.nan
 
     actor._run = breaks.__get__(actor)
     found = step(trainer, lay_down(queue, rows))
@@ -146,7 +148,7 @@ def test_a_plane_in_memory_is_enough(queue: MemoryQueue) -> None:
 class Held:
     """Rows held in memory, and the probes that were laid down for them."""
 
-    held: StepRows
+    held: PromptedRollouts
     probes: dict[int, torch.Tensor]
     index: list[int] | None = None
 
@@ -160,7 +162,7 @@ class Held:
     def group_ids(self) -> list[str]:
         return [str(self.held.rollouts.group_ids[i]) for i in self._index]
 
-    def rows(self) -> StepRows:
+    def rows(self) -> PromptedRollouts:
         return self.held.take(self._index)
 
     def _traces(self) -> list[torch.Tensor]:
@@ -239,11 +241,11 @@ def test_squares_are_asked_of_the_pass_and_measured_from(queue: MemoryQueue, opt
     trainer = make_trainer(queue, {**NEWLINE, **options})
     batch = lay_down(queue, rows)
     found = step(trainer, batch)
-    assert trainer.actor_rollout_wg.infos[0][wire.SQUARES] is True
-    assert wire.SQUARES not in batch.extra_info, "later passes would sum squares again"
+    assert trainer.actor_rollout_wg.infos[0][transfer_fields.SQUARES] is True
+    assert transfer_fields.SQUARES not in batch.extra_info, "later passes would sum squares again"
     squares = torch.zeros(rows.rollouts.rewards.shape)
     for row, length in enumerate(rows.lengths):
-        squares[row, :length] = queue.rows[PARTITION, key_of(rows, row)][wire.SUM_PI_SQUARED]
+        squares[row, :length] = queue.rows[PARTITION, key_of(rows, row)][transfer_fields.SUM_PI_SQUARED]
     credit, _ = expected(rows, config(**options), sum_pi_squared=squares)
     assert_credited(found, rows, credit)
     plain, _ = expected(rows, config(**{**options, "baseline": "trace"}))
@@ -253,7 +255,7 @@ def test_squares_are_asked_of_the_pass_and_measured_from(queue: MemoryQueue, opt
 def test_squares_are_not_asked_for_in_vain(queue: MemoryQueue) -> None:
     trainer = make_trainer(queue, NEWLINE)
     step(trainer, lay_down(queue, bare_rows()))
-    assert wire.SQUARES not in trainer.actor_rollout_wg.infos[0]
+    assert transfer_fields.SQUARES not in trainer.actor_rollout_wg.infos[0]
 
 
 def test_a_critics_values_are_read_where_they_belong(queue: MemoryQueue) -> None:
@@ -285,15 +287,15 @@ def test_attribution_is_asked_of_every_row_and_read_by_its_own(queue: MemoryQueu
     scores = torch.zeros(rows.rollouts.rewards.shape)
     for row, length in enumerate(rows.lengths):
         stored = queue.rows[PARTITION, key_of(rows, row)]
-        scores[row, :length] = stored[wire.SCORES["attention"]]
+        scores[row, :length] = stored[transfer_fields.SCORES["attention"]]
         count = int(segments.num_segments[row])
         first = int((segments.segment_ids[row] == count - 1).float().argmax())
-        assert int(stored[wire.ANSWER_START]) == (len(rows.prompts[row]) + first if count > 1 else -1)
-    assert all(int(queue.rows[PARTITION, f"pad_{i}_0"][wire.ANSWER_START]) == -1 for i in range(3))
+        assert int(stored[transfer_fields.ANSWER_START]) == (len(rows.prompts[row]) + first if count > 1 else -1)
+    assert all(int(queue.rows[PARTITION, f"pad_{i}_0"][transfer_fields.ANSWER_START]) == -1 for i in range(3))
     own = config(value_estimator="attention", lam=0.9)
     credit, _ = expected(rows, own, token_scores={"attention": scores})
     assert_credited(found, rows, credit)
-    assert wire.ATTRIBUTION not in batch.extra_info
+    assert transfer_fields.ATTRIBUTION not in batch.extra_info
 
 
 def test_squares_of_probabilities_are_asked_for_and_read_by_row(queue: MemoryQueue) -> None:
@@ -303,10 +305,10 @@ def test_squares_of_probabilities_are_asked_for_and_read_by_row(queue: MemoryQue
     found = step(trainer, batch)
     squares = torch.zeros(rows.rollouts.rewards.shape)
     for row, length in enumerate(rows.lengths):
-        squares[row, :length] = queue.rows[PARTITION, key_of(rows, row)][wire.SUM_PI_SQUARED]
+        squares[row, :length] = queue.rows[PARTITION, key_of(rows, row)][transfer_fields.SUM_PI_SQUARED]
     credit, _ = expected(rows, config(segmenter="none", baseline="token"), sum_pi_squared=squares)
     assert_credited(found, rows, credit)
-    assert wire.SQUARES not in batch.extra_info
+    assert transfer_fields.SQUARES not in batch.extra_info
 
 
 # ---- sessions
@@ -334,7 +336,9 @@ REJECTION = (
 )
 
 
-def rejected(queue: MemoryQueue, mode: str, options: dict[str, Any], rows: StepRows) -> dict[str, torch.Tensor]:
+def rejected(
+    queue: MemoryQueue, mode: str, options: dict[str, Any], rows: PromptedRollouts
+) -> dict[str, torch.Tensor]:
     """A step whose rollout correction rejects the last output of the session of row 2, and nothing else."""
     trainer = make_trainer(queue, options, *REJECTION, f"algorithm.adv_estimator={mode}")
     batch = lay_down(queue, rows, earlier={2: 2, 6: 1})
@@ -516,7 +520,7 @@ class Rewards:
             return {"reward_score": outcome_of(data.batch["responses"][0].tolist())}
 
 
-def sampled(queue: MemoryQueue, server: Server, rows: StepRows) -> tuple[Any, Any]:
+def sampled(queue: MemoryQueue, server: Server, rows: PromptedRollouts) -> tuple[Any, Any]:
     """A trainer after sampling these rows, and the batch as it comes to the log-prob pass: balanced and padded."""
     batch = lay_down(queue, rows)
     unpadded = [i for i, key in enumerate(batch.keys) if not key.startswith("pad")][::-1]
@@ -538,7 +542,7 @@ def sampled(queue: MemoryQueue, server: Server, rows: StepRows) -> tuple[Any, An
     return trainer, batch
 
 
-def continued(rows: StepRows, refuses: Any = lambda prefix: False) -> torch.Tensor:
+def continued(rows: PromptedRollouts, refuses: Any = lambda prefix: False) -> torch.Tensor:
     """The value before each segment but the first: the reward of its prefix with one more token."""
     _, segments = expected(rows, config())
     scores = torch.full(rows.rollouts.rewards.shape, torch.nan)

@@ -22,8 +22,11 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils.tracking import Tracking
 
 import rredcot_plugin as rr
-from rredcot_plugin.alignment import TokenBytes
-from rredcot_plugin.integrations.verl.drawn import (
+from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
+from rredcot_plugin.adapter.trace_record import trace_record
+from rredcot_plugin.integrations.verl.dump import Dumper
+from rredcot_plugin.integrations.verl.runner import CreditRunner
+from rredcot_plugin.integrations.verl.tracker_payload import (
     MAX_CHARACTERS,
     MAX_SAMPLES,
     credit_numbers,
@@ -31,13 +34,10 @@ from rredcot_plugin.integrations.verl.drawn import (
     histograms,
     worst_samples,
 )
-from rredcot_plugin.integrations.verl.dump import Dumper
-from rredcot_plugin.integrations.verl.runner import CreditRunner
 from rredcot_plugin.integrations.verl.tracking import COLUMNS, DROPPED, TABLE, WRITERS, CreditTracker
-from rredcot_plugin.records import trace_record
 from rredcot_plugin.report.text import visible
 from rredcot_plugin.report.traces import Trace, read_dumps, read_trace
-from rredcot_plugin.rows import StepRows
+from rredcot_plugin.text.alignment import TokenBytes
 from tests.unit.reference import text_rollouts
 
 BYTES = TokenBytes(np.tile(np.arange(256, dtype=np.uint8), 2), np.arange(513))
@@ -57,7 +57,7 @@ HOSTILE = (
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    rows: StepRows
+    rows: PromptedRollouts
     rollouts: rr.Rollouts
     credit: rr.Credit
 
@@ -78,7 +78,7 @@ def batch(seed: int, lines: tuple[str, ...] = HOSTILE) -> Batch:
         texts, [float(i % 2) for i in range(len(texts))], group_ids=groups, ground_truths=texts
     )
     prompts = [torch.tensor(list(f"<b>prompt</b> {'y' * 500} of {group}".encode())) for group in groups]
-    rows = StepRows(rollouts, prompts, [""] * len(texts), [len(text) for text in texts])
+    rows = PromptedRollouts(rollouts, prompts, [""] * len(texts), [len(text) for text in texts])
     config = rr.RRedCoTConfig(segmenter="newline", segmenter_kwargs={"answer_markers": []})
     segments = config.build_segmenter()(rollouts)
     values = torch.rand(len(texts), segments.max_segments, generator=random) * segments.exists
@@ -354,7 +354,7 @@ def test_empty_batches_and_empty_responses(
         rr.get_segmenter("newline")(rollouts) if texts else rr.Segments(rollouts.token_ids, torch.zeros(0).long())
     )
     credit = rr.assign_credit(rollouts, rr.RRedCoTConfig(segmenter="newline"), segments=segments)
-    rows = StepRows(
+    rows = PromptedRollouts(
         rollouts, [torch.zeros(0, dtype=torch.int64)] * len(texts), [""] * len(texts), [0] * len(texts)
     )
     monkeypatch.setenv("TENSORBOARD_DIR", str(tmp_path))

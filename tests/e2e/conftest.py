@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.harness import DEMO, Inputs
+from tests.e2e.harness import DEMO, TINY, Inputs
 
 
 @pytest.fixture(scope="session")
@@ -15,7 +15,7 @@ def demo_inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
     folder = tmp_path_factory.mktemp("data")
     command = [sys.executable, "-m", "rredcot_plugin.demo.prepare_data", str(folder)]
     subprocess.run([*command, "--train-size", "64", "--val-size", "16"], check=True, timeout=300)
-    return Inputs(DEMO / "checkpoint", folder / "train.parquet", folder / "val.parquet", DEMO / "reward.py")
+    return Inputs(TINY / "checkpoint", folder / "train.parquet", folder / "val.parquet", DEMO / "reward.py")
 
 
 HOSTILE_REWARD = '''

@@ -12,7 +12,8 @@ from pathlib import Path
 import rredcot_plugin
 
 DEMO = Path(rredcot_plugin.__file__).parent / "demo"
-SCRIPT = DEMO / "train_cpu.sh"
+TINY = DEMO.parent / "tiny"
+SCRIPT = TINY / "train_cpu.sh"
 TIME_LIMIT_SECONDS = 600
 
 

@@ -1,6 +1,6 @@
 """A weight sync that fails ends the whole run: non-zero exit code, the cause in the output, within minutes.
 
-The run is the real one (`rredcot_plugin/demo/train_cpu.sh`); a module that verl imports through VERL_USE_EXTERNAL_MODULES
+The run is the real one (`rredcot_plugin/tiny/train_cpu.sh`); a module that verl imports through VERL_USE_EXTERNAL_MODULES
 breaks the sync in the process where that can happen.
 """
 
@@ -44,7 +44,7 @@ def inputs(tmp_path: Path) -> dict[str, str]:
     import pandas as pd
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    from rredcot_plugin.demo.reasoner import build_tokenizer
+    from rredcot_plugin.tiny.reasoner import build_tokenizer
 
     tokenizer = build_tokenizer()
     tokenizer.save_pretrained(tmp_path / "model")

@@ -18,10 +18,10 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import rredcot_plugin as rr
-from rredcot_plugin.alignment import REPLACEMENT, TokenBytes
-from rredcot_plugin.encoding import ProbeEncoder
+from rredcot_plugin.text.alignment import REPLACEMENT, TokenBytes
+from rredcot_plugin.text.encoding import ProbeEncoder
 
-DEMO = Path(rr.__file__).parent / "demo" / "checkpoint"
+DEMO = Path(rr.__file__).parent / "tiny" / "checkpoint"
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
 ADDED = ["<think>", "</think>", "<|im_end|>"]
 EOS = "<|im_end|>"

@@ -26,7 +26,8 @@ from lab.store import SHIPPED, Store, load_tensors, read_checked
 from lab.tasks import FAMILIES, habit_examples
 from lab.wordy import is_free
 
-from rredcot_plugin.demo.reasoner import CHECKPOINT, build_tokenizer
+from rredcot_plugin.tiny import CHECKPOINT
+from rredcot_plugin.tiny.reasoner import build_tokenizer
 from rredcot_plugin.values.features import NAMES
 
 

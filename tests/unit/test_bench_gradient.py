@@ -23,7 +23,8 @@ from lab.rollouts import Actor
 from lab.store import Store
 from lab.tasks import FAMILIES
 
-from rredcot_plugin.demo.reasoner import CHECKPOINT, build_tokenizer
+from rredcot_plugin.tiny import CHECKPOINT
+from rredcot_plugin.tiny.reasoner import build_tokenizer
 
 TINY = Sizes(
     prompts=2, steps=16, reference=4, windows=1, candidates=8, pilot=32, pool=8, sketch=2048, resamples=20

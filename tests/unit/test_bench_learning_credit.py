@@ -27,8 +27,8 @@ from learn.verl_parts import Updater, actor_config
 from transformers import Qwen3ForSequenceClassification
 
 from rredcot_plugin.config import RRedCoTConfig
-from rredcot_plugin.demo.reasoner import build_tokenizer
 from rredcot_plugin.registry import VALUE_ESTIMATORS
+from rredcot_plugin.tiny.reasoner import build_tokenizer
 from tests.unit.learning_cases import system
 
 

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.integrations.verl.continuations import Continuations, request_seed
-from rredcot_plugin.rows import StepRows
 from rredcot_plugin.types import Rollouts, Segments
 from rredcot_plugin.values.monte_carlo import MonteCarloEstimator
 
@@ -49,7 +49,7 @@ def trainer(server: Server, name: str = "hf_cpu") -> SimpleNamespace:
     return SimpleNamespace(config=config, get_llm_client=lambda: server, get_reward_handles=lambda: [Rewards()])
 
 
-def rows(mask_one_token: bool = False) -> tuple[StepRows, Segments]:
+def rows(mask_one_token: bool = False) -> tuple[PromptedRollouts, Segments]:
     """Two responses to one prompt with the same first segment; 2 and 3 segments of two tokens."""
     ids = torch.tensor([[1, 2, 3, 4, 0, 0], [1, 2, 5, 6, 7, 8]])
     mask = torch.tensor([[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 1]]).bool()
@@ -58,7 +58,7 @@ def rows(mask_one_token: bool = False) -> tuple[StepRows, Segments]:
     rollouts = Rollouts(ids, mask, torch.zeros(2, 6), ["a", "a"])
     numbers = torch.tensor([[0, 0, 1, 1, -1, -1], [0, 0, 1, 1, 2, 2]])
     segments = Segments(torch.where(mask, numbers, -1), torch.tensor([2, 3]))
-    return StepRows(rollouts, [torch.tensor([9, 9])] * 2, ["", ""], [4, 6]), segments
+    return PromptedRollouts(rollouts, [torch.tensor([9, 9])] * 2, ["", ""], [4, 6]), segments
 
 
 FIELDS = [{"reward_model": {"ground_truth": "4"}}] * 2

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from rredcot_plugin.demo import reasoner, run, training
+from rredcot_plugin.demo import run, training
 from rredcot_plugin.demo.pictures import make_pictures
-from rredcot_plugin.demo.progress import Progress, advance, relevant_lines
 from rredcot_plugin.demo.run import MARKER, DemoSettings, is_finished, run_demo
 from rredcot_plugin.demo.summary import HEADER, summarise
 from rredcot_plugin.demo.training import TrainingFailedError, TrainingRun, train
+from rredcot_plugin.tiny import reasoner
+from rredcot_plugin.tiny.progress import Progress, advance, relevant_lines
 from tests.unit.test_report import record
 
 OUTPUT = [
@@ -65,7 +66,6 @@ def test_relevant_lines_leave_out_metrics_and_known_warnings(tmp_path: Path) -> 
 def test_lengths_fit_the_reasoner() -> None:
     assert training.MAX_PROMPT_LENGTH == reasoner.MAX_PROMPT_TOKENS
     assert training.MAX_RESPONSE_LENGTH == reasoner.MAX_RESPONSE_TOKENS
-    assert training.CHECKPOINT == reasoner.CHECKPOINT
 
 
 def test_only_rredcot_gets_its_options(one_run: TrainingRun, tmp_path: Path) -> None:

@@ -18,10 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rredcot_plugin.demo import prepare_data, reasoner
+from rredcot_plugin.demo import prepare_data
 from rredcot_plugin.demo.reward import compute_score, extract_answer, parse_number, parse_numbers
 from rredcot_plugin.demo.tasks import TASKS, MistakeRates, Problem, generate, is_hard_sum, solve, split_of
 from rredcot_plugin.demo.train_reasoner import batches, make_examples, response_loss, train
+from rredcot_plugin.tiny import CHECKPOINT, reasoner
 
 ALWAYS_WRONG = MistakeRates(easy=1.0, hard=1.0)
 SOMETIMES_WRONG = MistakeRates(easy=0.2, hard=0.4)
@@ -285,13 +286,13 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def checkpoint() -> tuple[AutoModelForCausalLM, AutoTokenizer]:
-    model = AutoModelForCausalLM.from_pretrained(reasoner.CHECKPOINT)
-    return model, AutoTokenizer.from_pretrained(reasoner.CHECKPOINT)
+    model = AutoModelForCausalLM.from_pretrained(CHECKPOINT)
+    return model, AutoTokenizer.from_pretrained(CHECKPOINT)
 
 
 def test_shipped_checkpoint_is_small_and_float32(checkpoint) -> None:
     model, tokenizer = checkpoint
-    assert sum(path.stat().st_size for path in reasoner.CHECKPOINT.rglob("*")) <= 10 * 2**20
+    assert sum(path.stat().st_size for path in CHECKPOINT.rglob("*")) <= 10 * 2**20
     assert 1_000_000 <= model.num_parameters() <= 3_000_000
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
     assert model.config.model_type == "qwen3" and model.config.max_position_embeddings >= 512

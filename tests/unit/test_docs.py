@@ -16,8 +16,8 @@ import typer
 
 import rredcot_plugin as rr
 from rredcot_plugin.commands.app import app
-from rredcot_plugin.integrations.verl.drawn import credit_numbers
 from rredcot_plugin.integrations.verl.settings import read_settings
+from rredcot_plugin.integrations.verl.tracker_payload import credit_numbers
 from rredcot_plugin.integrations.verl.tracking import DROPPED, TABLE
 from rredcot_plugin.testing import check_segmenter
 from rredcot_plugin.values.base import Estimate

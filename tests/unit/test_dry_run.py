@@ -18,9 +18,9 @@ from rredcot_plugin.commands.app import app
 from rredcot_plugin.dry_run.architecture import TINY, find_architecture, tiny_config, train_tokenizer, write_tiny
 from rredcot_plugin.dry_run.errors import RecipeError
 from rredcot_plugin.dry_run.launch import find_launch
-from rredcot_plugin.dry_run.practice import GOOD_ENOUGH, practise
 from rredcot_plugin.dry_run.rehearsal import Finding, Rehearsal
 from rredcot_plugin.dry_run.training import first_error
+from rredcot_plugin.dry_run.warm_start import GOOD_ENOUGH, practise
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 QWEN3 = RECIPES / "math" / "run_qwen3_4b_fsdp2_vllm.sh"
@@ -291,7 +291,7 @@ def test_parameters_are_those_of_the_models_card() -> None:
 
 
 def test_a_models_own_folder_is_read_and_needs_a_chat_template(tmp_path: Path) -> None:
-    demo = Path(__file__).parents[2] / "rredcot_plugin" / "demo" / "checkpoint"
+    demo = Path(__file__).parents[2] / "rredcot_plugin" / "tiny" / "checkpoint"
     found = find_architecture(str(demo))
     assert found.tokenizer is not None and not found.note
     tokenizer = found.tokenizer
@@ -315,7 +315,7 @@ def test_practice_makes_the_solutions_likely(tmp_path: Path) -> None:
 def test_practice_is_the_same_every_time_and_leaves_the_callers_random_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rredcot_plugin.dry_run.practice.MOST_STEPS", 20)
+    monkeypatch.setattr("rredcot_plugin.dry_run.warm_start.MOST_STEPS", 20)
     pairs = [([{"role": "user", "content": f"{i} + 1"}], f"It is \\boxed{{{i + 1}}}.") for i in range(4)]
     found = find_architecture("Qwen/Qwen3-4B").with_tokenizer([text for _, text in pairs])
     weights = []

@@ -16,20 +16,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rredcot_plugin as rr
-from rredcot_plugin.alignment import TokenBytes
+from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.integrations.verl.dump import MAX_ROWS, MEGABYTE, Dumper, choose_rows
 from rredcot_plugin.report.traces import read_dumps
-from rredcot_plugin.rows import StepRows
+from rredcot_plugin.text.alignment import TokenBytes
 from tests.unit.reference import text_rollouts
 
 BYTES = TokenBytes(np.tile(np.arange(256, dtype=np.uint8), 2), np.arange(513))
 """A token a byte."""
 
 
-def step_of(group_ids: list[Hashable]) -> tuple[StepRows, rr.Rollouts, rr.Credit, TokenBytes]:
+def step_of(group_ids: list[Hashable]) -> tuple[PromptedRollouts, rr.Rollouts, rr.Credit, TokenBytes]:
     rollouts = text_rollouts(["1 + 1\n= 2"] * len(group_ids), [1.0] * len(group_ids), group_ids=group_ids)
     prompts = [torch.tensor(list(b"1 + 1 =")) for _ in group_ids]
-    rows = StepRows(rollouts, prompts, [""] * len(prompts), [9] * len(prompts))
+    rows = PromptedRollouts(rollouts, prompts, [""] * len(prompts), [9] * len(prompts))
     config = rr.RRedCoTConfig(segmenter="newline", calibrate="none")
     return rows, rollouts, rr.assign_credit(rollouts, config), BYTES
 

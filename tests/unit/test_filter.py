@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from rredcot_plugin.commands.app import app
-from rredcot_plugin.offline.traits import TRAITS, all_traits
-from rredcot_plugin.offline.where import PRESETS, read_condition, select
+from rredcot_plugin.offline.conditions import PRESETS, read_condition, select
+from rredcot_plugin.offline.trace_stats import TRAITS, all_traits
 from rredcot_plugin.report.traces import read_dumps
 
 DOCS = Path(__file__).parents[2] / "docs"

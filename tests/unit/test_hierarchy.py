@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rredcot_plugin as rr
-from rredcot_plugin import hierarchy
+from rredcot_plugin.credit import hierarchy
 from rredcot_plugin.registry import SEGMENTERS
 from rredcot_plugin.segmenters.nested import NestedSegmenter
 from rredcot_plugin.testing import check_segmenter, sample_rollouts

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import torch
 
+from rredcot_plugin.adapter.probe_plan import ProbePlan, plan_metrics, plan_probes
+from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.dry_run.batches import check_batches
 from rredcot_plugin.dry_run.errors import RecipeError
-from rredcot_plugin.encoding import ProbeEncoder
 from rredcot_plugin.integrations.verl.settings import read_settings, why_not_in_pass
-from rredcot_plugin.probing import ProbePlan, plan_metrics, plan_probes
-from rredcot_plugin.rows import StepRows
+from rredcot_plugin.text.encoding import ProbeEncoder
 from rredcot_plugin.values.base import NO_PROBES
 from tests.unit.recipe_scripts import (
     RECIPES,
@@ -118,7 +118,7 @@ def thinking(program: str) -> str:
     return f"<think>{THOUGHTS}</think>\n\nMultiply it by itself:\n\n```python\n{program}```\n\nThat is all."
 
 
-def plan_for(texts: list[str], config: Any) -> tuple[ProbePlan, StepRows]:
+def plan_for(texts: list[str], config: Any) -> tuple[ProbePlan, PromptedRollouts]:
     """The probes of a group whose last response failed; a token a character, in the tokenizer nearly a byte."""
     rollouts = text_rollouts(
         texts,
@@ -126,7 +126,9 @@ def plan_for(texts: list[str], config: Any) -> tuple[ProbePlan, StepRows]:
         ground_truths=[TESTS] * 3,
         log_probs=-torch.linspace(0.01, 2.0, max(map(len, texts))).repeat(3, 1),
     )
-    rows = StepRows(rollouts, [torch.arange(4)] * 3, ["<|im_start|>assistant\n"] * 3, [len(t) for t in texts])
+    rows = PromptedRollouts(
+        rollouts, [torch.arange(4)] * 3, ["<|im_start|>assistant\n"] * 3, [len(t) for t in texts]
+    )
     segments = config.build_segmenter()(rollouts)
     encoder = ProbeEncoder(BYTES, config.bridge, config.terminator, config.max_probe_tokens)
     return plan_probes(rows, segments, config, encoder), rows

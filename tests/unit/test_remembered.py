@@ -10,7 +10,7 @@ import torch
 import rredcot_plugin as rr
 from rredcot_plugin.pipeline import assign_credit
 from rredcot_plugin.values.calibration import LabelledStates, OutcomeCalibrator, sample_of_groups
-from tests.unit.test_shards import bare_rows, in_parts
+from tests.unit.test_group_work import bare_rows, in_parts
 
 
 def states(outcomes: list[float]) -> tuple[LabelledStates, torch.Tensor]:

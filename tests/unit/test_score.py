@@ -18,13 +18,13 @@ from typer.testing import CliRunner
 import rredcot_plugin as rr
 from rredcot_plugin.commands.app import app
 from rredcot_plugin.commands.score import read_options
-from rredcot_plugin.demo.reasoner import CHECKPOINT
 from rredcot_plugin.offline import model as offline_model
+from rredcot_plugin.offline.input_columns import Row, group_rows, last_outputs, read_rows
 from rredcot_plugin.offline.model import Scorer
 from rredcot_plugin.offline.prompts import PromptWriter
-from rredcot_plugin.offline.rows import Row, group_rows, last_outputs, read_rows
 from rredcot_plugin.probes import UnsupportedModelError
 from rredcot_plugin.report.traces import read_dumps
+from rredcot_plugin.tiny import CHECKPOINT
 from tests.unit.probe_models import SHAPES, random_ids, tiny_model
 
 WIDE = {"COLUMNS": "400", "NO_COLOR": "1", "TERM": "dumb"}

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from rredcot_plugin.alignment import TokenBytes
-from rredcot_plugin.answers import FORMATS, answer_start, bridge_for, format_votes, most_voted
-from rredcot_plugin.encoding import ProbeEncoder
+from rredcot_plugin.text.alignment import TokenBytes
+from rredcot_plugin.text.answers import FORMATS, answer_start, bridge_for, format_votes, most_voted
+from rredcot_plugin.text.encoding import ProbeEncoder
 
 
 def byte_tokenizer(merges: int = 0) -> PreTrainedTokenizerFast:

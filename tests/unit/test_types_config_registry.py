@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import rredcot_plugin as rr
-from rredcot_plugin.redistribution import sum_per_segment
+from rredcot_plugin.credit.redistribution import sum_per_segment
 from rredcot_plugin.registry import Registry
 
 

@@ -6,16 +6,16 @@ from typing import Any
 
 import torch
 
-from rredcot_plugin.integrations.verl import wire
+from rredcot_plugin.adapter.probe_plan import answer_starts
+from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
+from rredcot_plugin.integrations.verl import transfer_fields
 from rredcot_plugin.integrations.verl.plane import DataPlane
 from rredcot_plugin.integrations.verl.sessions import RowRoles
-from rredcot_plugin.probing import answer_starts
-from rredcot_plugin.rows import StepRows
 from rredcot_plugin.types import Segments
 
 
 def ask_attribution(
-    batch: Any, plane: DataPlane, kinds: set[str], roles: RowRoles, rows: StepRows, segments: Segments
+    batch: Any, plane: DataPlane, kinds: set[str], roles: RowRoles, rows: PromptedRollouts, segments: Segments
 ) -> None:
     """Tell the engine where the answer of each row begins: at its last segment, unless it is the only one. ``plane``
     has all rows of the batch, of which the engine reads every one."""
@@ -23,10 +23,10 @@ def ask_attribution(
     for row, start in zip(roles.active, answer_starts(rows, segments), strict=True):
         starts[row] = start
     plane.put_answer_starts(starts)
-    batch.extra_info[wire.ATTRIBUTION] = ",".join(sorted(kinds))
+    batch.extra_info[transfer_fields.ATTRIBUTION] = ",".join(sorted(kinds))
 
 
 def read_attribution(plane: DataPlane, kinds: set[str], width: int) -> dict[str, torch.Tensor]:
     """Scores (rows, width) of each kind; NaN where the model cannot be read."""
     names = sorted(kinds)
-    return dict(zip(names, plane.numbers([wire.SCORES[kind] for kind in names], width), strict=True))
+    return dict(zip(names, plane.numbers([transfer_fields.SCORES[kind] for kind in names], width), strict=True))

@@ -11,8 +11,8 @@ import torch
 import transfer_queue as tq
 from tensordict import TensorDict
 
-from rredcot_plugin.integrations.verl import wire
-from rredcot_plugin.rows import StepRows
+from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
+from rredcot_plugin.integrations.verl import transfer_fields
 from rredcot_plugin.types import Rollouts
 
 FIELDS = [
@@ -28,7 +28,7 @@ FIELDS = [
 
 REWARD_FIELDS = ["data_source", "reward_model", "extra_info", "raw_prompt", "uid"]
 
-SIGNALS = {"old_log_probs": "log_probs", "entropy": "entropies", wire.SUM_PI_SQUARED: "sum_pi_squared"}
+SIGNALS = {"old_log_probs": "log_probs", "entropy": "entropies", transfer_fields.SUM_PI_SQUARED: "sum_pi_squared"}
 """Fields of the log-prob pass, and the fields of ``Rollouts`` that they become."""
 
 
@@ -74,7 +74,7 @@ class BatchSource:
     def group_ids(self) -> list[str]:
         return [str(uid) for uid in self._get(["uid"])["uid"]]
 
-    def rows(self) -> StepRows:
+    def rows(self) -> PromptedRollouts:
         """Fetch the rows, without texts.
 
         ``log_probs`` are the rollout engine's, where it recorded them; a NaN among them counts as 0. References
@@ -95,7 +95,7 @@ class BatchSource:
             references=column_entries(data.get(self.reference_column, None))
             or _entries(data.get("extra_info", None), self.reference_column),
         )
-        return StepRows(rollouts, list(data["prompts"].unbind()), [""] * len(lengths), lengths)
+        return PromptedRollouts(rollouts, list(data["prompts"].unbind()), [""] * len(lengths), lengths)
 
     def signals(self, width: int) -> dict[str, torch.Tensor]:
         """The actor's ``log_probs`` and ``entropies`` (rows, width), those that there are."""
@@ -109,7 +109,7 @@ class BatchSource:
 
     def answers(self) -> list[torch.Tensor]:
         """Per row the seconds and log-probs of its probes, as the engine has written them."""
-        return [row.cpu() for row in self._get([wire.LOG_PROBS])[wire.LOG_PROBS].unbind()]
+        return [row.cpu() for row in self._get([transfer_fields.LOG_PROBS])[transfer_fields.LOG_PROBS].unbind()]
 
     def reward_fields(self) -> list[dict[str, Any]]:
         """What verl's reward workers get of each row beside its tokens."""
@@ -120,11 +120,11 @@ class BatchSource:
 
     def put_probes(self, vectors: Sequence[torch.Tensor]) -> None:
         """Lay down what ``probes.layout.pack`` made of every row's probes, for the engine."""
-        self._put({wire.PROBES: wire.jagged(vectors)})
+        self._put({transfer_fields.PROBES: transfer_fields.jagged(vectors)})
 
     def put_answer_starts(self, starts: Sequence[int]) -> None:
         """Lay down where the answer of each row begins, for the engine."""
-        self._put({wire.ANSWER_START: wire.pack_starts(starts)})
+        self._put({transfer_fields.ANSWER_START: transfer_fields.pack_starts(starts)})
 
     def _put(self, fields: dict[str, torch.Tensor]) -> None:
         rows = TensorDict(fields, batch_size=len(self.keys))

@@ -14,7 +14,7 @@ import transfer_queue as tq
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 
-from rredcot_plugin.integrations.verl.wire import jagged
+from rredcot_plugin.integrations.verl.transfer_fields import jagged
 from rredcot_plugin.probes.layout import ProbeSpec
 
 PARTITION = "rredcot_probes"

@@ -17,7 +17,7 @@ from tensordict import TensorDict
 from tqdm import tqdm
 from verl.protocol import DataProto
 
-from rredcot_plugin.rows import StepRows
+from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.types import Segments
 from rredcot_plugin.values.monte_carlo import MonteCarloEstimator
 
@@ -69,7 +69,12 @@ class Continuations:
         self.seeded = rollout.name in SEEDED
 
     def values(
-        self, step: int, rows: StepRows, fields: Sequence[dict[str, Any]], segments: Segments, first_state: int
+        self,
+        step: int,
+        rows: PromptedRollouts,
+        fields: Sequence[dict[str, Any]],
+        segments: Segments,
+        first_state: int,
     ) -> tuple[torch.Tensor, dict[str, float]]:
         """(B, T): the value of the state before each segment at the segment's first token, NaN elsewhere.
 
@@ -171,7 +176,7 @@ def reward_input(prompt: Sequence[int], response: Sequence[int], fields: dict[st
     return DataProto(batch=TensorDict(batch, batch_size=1), non_tensor_batch=extra)
 
 
-def _wanted(rows: StepRows, segments: Segments, first_state: int) -> list[tuple[State, int, int]]:
+def _wanted(rows: PromptedRollouts, segments: Segments, first_state: int) -> list[tuple[State, int, int]]:
     """The states to continue, each with its row and the column of the token behind it."""
     wanted = []
     starts = segments.starts.tolist()

@@ -10,7 +10,7 @@ from verl.trainer.ppo import core_algos
 
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.integrations.verl.batch import SIGNALS, onto_unmasked, tokenless
-from rredcot_plugin.integrations.verl.crew import Crew
+from rredcot_plugin.integrations.verl.credit_workers import Crew
 from rredcot_plugin.integrations.verl.step import StepState
 from rredcot_plugin.integrations.verl.tokens import fit_width, rewards_at_ends
 from rredcot_plugin.pipeline import assign_credit
@@ -52,7 +52,7 @@ def credit_of_step(
         rollouts,
         settings,
         segments=state.segments,
-        coarse=state.seen.levels[0],
+        coarse=state.summary.levels[0],
         probed=probed,
         calibrator=calibrator,
         features=crew.features,

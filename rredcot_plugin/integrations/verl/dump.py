@@ -9,9 +9,9 @@ import os
 from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 
-from rredcot_plugin.alignment import TokenBytes
-from rredcot_plugin.records import trace_record
-from rredcot_plugin.rows import StepRows
+from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
+from rredcot_plugin.adapter.trace_record import trace_record
+from rredcot_plugin.text.alignment import TokenBytes
 from rredcot_plugin.types import Credit, Rollouts
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,13 @@ class Dumper:
         self._warned: set[str] = set()
 
     def write(
-        self, step: int, mini_batch: int, rows: StepRows, rollouts: Rollouts, credit: Credit, table: TokenBytes
+        self,
+        step: int,
+        mini_batch: int,
+        rows: PromptedRollouts,
+        rollouts: Rollouts,
+        credit: Credit,
+        table: TokenBytes,
     ) -> None:
         name = f"{step}.{mini_batch}.jsonl" if mini_batch else f"{step}.jsonl"
         chosen = choose_rows(rollouts.group_ids, self.max_rows)

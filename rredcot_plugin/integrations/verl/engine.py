@@ -20,7 +20,7 @@ from verl.utils.device import get_device_id, get_device_name, get_torch_device
 from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.utils import detach_tree
 
-from rredcot_plugin.integrations.verl import wire
+from rredcot_plugin.integrations.verl import transfer_fields
 from rredcot_plugin.probes import (
     UnsupportedModelError,
     build_layout,
@@ -49,11 +49,11 @@ class ProbeEngineMixin:
     """
 
     def forward_step(self, micro_batch: Any, loss_function: Any, forward_only: bool) -> tuple[Any, dict]:
-        backend = tu.get_non_tensor_data(data=micro_batch, key=wire.BACKEND, default=None)
+        backend = tu.get_non_tensor_data(data=micro_batch, key=transfer_fields.BACKEND, default=None)
         if backend is None or not forward_only:
             return super().forward_step(micro_batch, loss_function, forward_only)  # type: ignore[misc]
         micro_batch = micro_batch.to(get_device_id())
-        specs = [unpack(row) for row in micro_batch[wire.PROBES].unbind()]
+        specs = [unpack(row) for row in micro_batch[transfer_fields.PROBES].unbind()]
         try:
             step = self._packed_step if backend == "packed" else self._cached_step
             loss, output, log_probs, seconds = step(micro_batch, loss_function, specs)
@@ -61,7 +61,7 @@ class ProbeEngineMixin:
             logger.warning("rredcot: probes cannot run in the log-prob pass of this model: %s", error)
             loss, output = super().forward_step(micro_batch, loss_function, forward_only)  # type: ignore[misc]
             log_probs, seconds = torch.full((sum(map(len, specs)),), torch.nan), 0.0
-        output["model_output"][wire.LOG_PROBS] = _per_row(log_probs, specs, seconds)
+        output["model_output"][transfer_fields.LOG_PROBS] = _per_row(log_probs, specs, seconds)
         return loss, output
 
     def _cached_step(self, micro_batch: Any, loss_function: Any, specs: list[list[ProbeSpec]]) -> tuple:
@@ -108,8 +108,8 @@ class AttributionEngineMixin:
     """
 
     def forward_step(self, micro_batch: Any, loss_function: Any, forward_only: bool) -> tuple[Any, dict]:
-        wanted = tu.get_non_tensor_data(data=micro_batch, key=wire.ATTRIBUTION, default=None)
-        kinds = wire.attributions(wanted) if forward_only else []
+        wanted = tu.get_non_tensor_data(data=micro_batch, key=transfer_fields.ATTRIBUTION, default=None)
+        kinds = transfer_fields.attributions(wanted) if forward_only else []
         if not kinds:
             return super().forward_step(micro_batch, loss_function, forward_only)  # type: ignore[misc]
         micro_batch = micro_batch.to(get_device_id())
@@ -121,11 +121,11 @@ class AttributionEngineMixin:
         if "gradient" in kinds:
             scores["gradient"] = self._attribute("gradient", micro_batch)
         for kind, found in scores.items():
-            output["model_output"][wire.SCORES[kind]] = _of_response(found, micro_batch)
+            output["model_output"][transfer_fields.SCORES[kind]] = _of_response(found, micro_batch)
         return loss, output
 
     def _attention_step(self, micro_batch: Any, loss_function: Any) -> tuple[Any, dict, list[torch.Tensor] | None]:
-        if tu.get_non_tensor_data(data=micro_batch, key=wire.BACKEND, default=None) == "packed":
+        if tu.get_non_tensor_data(data=micro_batch, key=transfer_fields.BACKEND, default=None) == "packed":
             # attention does not run in the model's own function there, so there is nothing to watch
             loss, output = super().forward_step(micro_batch, loss_function, True)  # type: ignore[misc]
             return loss, output, self._attribute("attention", micro_batch)
@@ -164,8 +164,8 @@ class SquaresEngineMixin:
     def prepare_model_outputs(
         self, output: Any, output_args: Any, micro_batch: Any, logits_processor_func: Any
     ) -> dict:
-        asked = tu.get_non_tensor_data(data=micro_batch, key=wire.SQUARES, default=False)
-        squares = {wire.SUM_PI_SQUARED: _squares(output.logits, micro_batch)} if asked else {}
+        asked = tu.get_non_tensor_data(data=micro_batch, key=transfer_fields.SQUARES, default=False)
+        squares = {transfer_fields.SUM_PI_SQUARED: _squares(output.logits, micro_batch)} if asked else {}
         found = super().prepare_model_outputs(  # type: ignore[misc]
             output=output,
             output_args=output_args,
@@ -188,7 +188,7 @@ def _squares(logits: torch.Tensor, micro_batch: Any) -> torch.Tensor:
     for (row, _, end), response, temperature in zip(spans, responses, temperatures, strict=True):
         own = logits[row, end - 1 - response : end - 1]
         found.append(sum_pi_squared(own, temperature.to(own.device).expand(len(own))))
-    return wire.jagged(found)
+    return transfer_fields.jagged(found)
 
 
 def _warn_unread(error: UnsupportedModelError) -> None:
@@ -201,7 +201,9 @@ def _answers(micro_batch: Any) -> tuple[list[torch.Tensor], list[int]]:
     """Rows of tokens, and where the answer of each begins."""
     _check_positions(micro_batch)
     rows = list(micro_batch["input_ids"].unbind())
-    return rows, wire.unpack_starts(micro_batch[wire.ANSWER_START], [len(row) for row in rows])
+    return rows, transfer_fields.unpack_starts(
+        micro_batch[transfer_fields.ANSWER_START], [len(row) for row in rows]
+    )
 
 
 def _of_response(scores: list[torch.Tensor] | None, micro_batch: Any) -> torch.Tensor:
@@ -209,8 +211,8 @@ def _of_response(scores: list[torch.Tensor] | None, micro_batch: Any) -> torch.T
     lengths = [len(row) for row in micro_batch["response_mask"].unbind()]
     if scores is None:
         device = micro_batch["input_ids"].device
-        return wire.jagged([torch.full((length,), torch.nan, device=device) for length in lengths])
-    return wire.jagged([row[len(row) - length :] for row, length in zip(scores, lengths, strict=True)])
+        return transfer_fields.jagged([torch.full((length,), torch.nan, device=device) for length in lengths])
+    return transfer_fields.jagged([row[len(row) - length :] for row, length in zip(scores, lengths, strict=True)])
 
 
 def _spans(micro_batch: Any, rows: list[torch.Tensor]) -> list[RowSpan]:
@@ -247,7 +249,7 @@ def _per_row(log_probs: torch.Tensor, specs: list[list[ProbeSpec]], seconds: flo
     """Jagged rows ``[seconds share, log-probs of the row's probes]``."""
     share = log_probs.new_full((1,), seconds / max(1, len(specs)))
     parts = log_probs.float().split([len(row) for row in specs])
-    return wire.jagged([torch.cat([share, part]) for part in parts])
+    return transfer_fields.jagged([torch.cat([share, part]) for part in parts])
 
 
 def _now() -> float:

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from rredcot_plugin.integrations.verl import wire
+from rredcot_plugin.integrations.verl import transfer_fields
 from rredcot_plugin.integrations.verl.batched import batched_log_probs
-from rredcot_plugin.integrations.verl.crew import Crew
+from rredcot_plugin.integrations.verl.credit_workers import Crew
 from rredcot_plugin.integrations.verl.plane import OpenRows
 from rredcot_plugin.integrations.verl.settings import why_not_in_pass
 from rredcot_plugin.integrations.verl.step import StepState
@@ -37,7 +37,7 @@ class ProbeExchange:
         idle = [row for row in range(len(state.roles.owner)) if row not in active]
         if idle:  # the engine reads probes of every row
             self.open_rows(batch, idle).put_probes([pack([])] * len(idle))
-        batch.extra_info[wire.BACKEND] = self.backend
+        batch.extra_info[transfer_fields.BACKEND] = self.backend
         return True
 
     def read(self, batch: Any, state: StepState, crew: Crew, metrics: dict) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from verl.utils.debug import marked_timer
 
+from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.integrations.verl.continuations import Continuations
 from rredcot_plugin.integrations.verl.plane import OpenRows
 from rredcot_plugin.integrations.verl.sessions import row_roles
-from rredcot_plugin.rows import StepRows
 from rredcot_plugin.types import Segments
 from rredcot_plugin.values.monte_carlo import MonteCarloEstimator
 
@@ -27,7 +27,7 @@ class MonteCarloHook:
         trainer: Any,
         estimator: MonteCarloEstimator,
         open_rows: OpenRows,
-        segmenter: Callable[[StepRows], Segments],
+        segmenter: Callable[[PromptedRollouts], Segments],
         first_state: int,
     ) -> None:
         self._trainer, self._estimator = trainer, estimator

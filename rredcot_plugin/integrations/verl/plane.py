@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import torch
 
-from rredcot_plugin.integrations.verl.crew import Source
-from rredcot_plugin.shards import Index
+from rredcot_plugin.adapter.summary import Index
+from rredcot_plugin.integrations.verl.credit_workers import Source
 
 
 class DataPlane(Source, Protocol):
@@ -29,10 +29,10 @@ class DataPlane(Source, Protocol):
         """Fields of numbers of response tokens, each as (rows, ``width``); 0 in the padding."""
 
     def answers(self) -> list[torch.Tensor]:
-        """Per row ``[seconds, log_prob_1, …]`` of the probes that were laid down for it (``wire``)."""
+        """Per row ``[seconds, log_prob_1, …]`` of the probes that were laid down for it (``transfer_fields``)."""
 
     def put_answer_starts(self, starts: Sequence[int]) -> None:
-        """Where each row's answer begins, counted from the start of the prompt; −1 for none (``wire``)."""
+        """Where each row's answer begins, counted from the start of the prompt; −1 for none (``transfer_fields``)."""
 
     def reward_fields(self) -> list[dict[str, Any]]:
         """What the reward function gets of each row beside its tokens."""

@@ -35,8 +35,8 @@ from verl.workers.config import FSDPEngineConfig, HFModelConfig, TrainingWorkerC
 from verl.workers.engine import EngineRegistry
 from verl.workers.engine_workers import TrainingWorker
 
-from rredcot_plugin.integrations.verl.wire import jagged
-from rredcot_plugin.rows import StepRows
+from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
+from rredcot_plugin.integrations.verl.transfer_fields import jagged
 from rredcot_plugin.values.reward_model import RewardModelEstimator
 
 MODEL_TYPE = "rredcot_reward_model"
@@ -81,7 +81,7 @@ class PrefixScorer:
         )
         self.workers.reset()
 
-    def scores(self, rows: StepRows) -> torch.Tensor:
+    def scores(self, rows: PromptedRollouts) -> torch.Tensor:
         """R_φ(x, y_<t) at each token t, (B, T) float32 in units of the reward model's score.
 
         Read on exactly the token ids of the rollout (its chat template included, no other added). The score at

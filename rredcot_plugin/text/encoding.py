@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from rredcot_plugin.answers import FORMATS, THINK_END, AnswerFormat, bridge_for, format_votes, most_voted
+from rredcot_plugin.text.answers import FORMATS, THINK_END, AnswerFormat, bridge_for, format_votes, most_voted
 
 ANCHORS = ("\n", ".", "x")
 
@@ -17,20 +17,20 @@ EncodedProbe = tuple[tuple[int, ...], int]
 
 
 @dataclass(frozen=True)
-class Manner:
+class AnswerStyle:
     """How the responses of a batch answer: how many use each format, and whether any of them thinks."""
 
     votes: Counter[str]
     thinks: bool
 
     @classmethod
-    def of(cls, texts: Sequence[str], prompt_tails: Sequence[str]) -> Manner:
+    def of(cls, texts: Sequence[str], prompt_tails: Sequence[str]) -> AnswerStyle:
         thinks = any(THINK_END in text for text in texts) or any("<think>" in tail for tail in prompt_tails)
         return cls(format_votes(texts), thinks)
 
-    def __add__(self, other: Manner) -> Manner:
+    def __add__(self, other: AnswerStyle) -> AnswerStyle:
         """That of two parts of a batch together."""
-        return Manner(self.votes + other.votes, self.thinks or other.thinks)
+        return AnswerStyle(self.votes + other.votes, self.thinks or other.thinks)
 
 
 @dataclass
@@ -53,12 +53,12 @@ class ProbeEncoder:
 
     def observe(self, texts: Sequence[str], prompt_tails: Sequence[str]) -> None:
         """Update the answer format, and whether the model thinks, from a batch of responses."""
-        self.learn(Manner.of(texts, prompt_tails))
+        self.learn(AnswerStyle.of(texts, prompt_tails))
 
-    def learn(self, manner: Manner) -> None:
+    def learn(self, style: AnswerStyle) -> None:
         """The same from what was seen in the parts of a batch."""
-        self.answer_format = most_voted(manner.votes) or self.answer_format
-        self.thinking = self.thinking or manner.thinks
+        self.answer_format = most_voted(style.votes) or self.answer_format
+        self.thinking = self.thinking or style.thinks
 
     def bridge_after(self, prefix: str) -> str:
         """The bridge behind a response that reads ``prefix`` so far.

@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rredcot_plugin.offline.traits import TRAITS, Traits, all_traits, group_of
+from rredcot_plugin.offline.trace_stats import TRAITS, Traits, all_traits, group_of
 from rredcot_plugin.registry import nearest
 from rredcot_plugin.report.traces import Trace
 

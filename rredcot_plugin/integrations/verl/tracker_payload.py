@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from rredcot_plugin.alignment import TokenBytes
-from rredcot_plugin.redistribution import mean_per_segment
+from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
+from rredcot_plugin.credit.redistribution import mean_per_segment
 from rredcot_plugin.report.text import readable_prompt, visible
-from rredcot_plugin.rows import StepRows
+from rredcot_plugin.text.alignment import TokenBytes
 from rredcot_plugin.types import Credit, Rollouts
 
 COUNTS = ("rredcot/segments/tokens/histogram", "rredcot/segments/per_trace/histogram")
@@ -108,7 +108,7 @@ def histogram(values: np.ndarray, whole: bool = False) -> Histogram:
     return Histogram(values, counts, edges)
 
 
-def worst_samples(rows: StepRows, rollouts: Rollouts, credit: Credit, table: TokenBytes) -> list[Sample]:
+def worst_samples(rows: PromptedRollouts, rollouts: Rollouts, credit: Credit, table: TokenBytes) -> list[Sample]:
     """The segments with the lowest credit, worst first: one a group, at most ``MAX_SAMPLES``."""
     deltas = credit.deltas
     usable = credit.segments.exists & torch.isfinite(deltas)
@@ -134,7 +134,7 @@ def _sample(
     row: int,
     segment: int,
     delta: float,
-    rows: StepRows,
+    rows: PromptedRollouts,
     rollouts: Rollouts,
     credit: Credit,
     table: TokenBytes,

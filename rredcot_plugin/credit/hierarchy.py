@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rredcot_plugin.advantages import segment_gae
-from rredcot_plugin.redistribution import spread_to_tokens
+from rredcot_plugin.credit.advantages import segment_gae
+from rredcot_plugin.credit.redistribution import spread_to_tokens
 from rredcot_plugin.registry import check_number
 from rredcot_plugin.types import MASKED, Credit, Segments, check_shape
 

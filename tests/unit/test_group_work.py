@@ -10,31 +10,30 @@ import pytest
 import torch
 
 import rredcot_plugin as rr
-from rredcot_plugin.alignment import TokenBytes
-from rredcot_plugin.demo.reasoner import build_tokenizer
-from rredcot_plugin.encoding import ProbeEncoder
-from rredcot_plugin.groups import group_stats
-from rredcot_plugin.pipeline import assign_credit
-from rredcot_plugin.probing import ProbePlan, plan_metrics
-from rredcot_plugin.registry import SEGMENTERS
-from rredcot_plugin.rows import StepRows
-from rredcot_plugin.shards import (
+from rredcot_plugin.adapter.group_work import (
     GroupWork,
-    Seen,
     features_in_parts,
-    parcel,
     plan_in_parts,
     split_groups,
     state_weight_in_parts,
-    unparcel,
 )
+from rredcot_plugin.adapter.parcel import parcel, unparcel
+from rredcot_plugin.adapter.probe_plan import ProbePlan, plan_metrics
+from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
+from rredcot_plugin.adapter.summary import BatchSummary
+from rredcot_plugin.groups import group_stats
+from rredcot_plugin.pipeline import assign_credit
+from rredcot_plugin.registry import SEGMENTERS
+from rredcot_plugin.text.alignment import TokenBytes
+from rredcot_plugin.text.encoding import ProbeEncoder
+from rredcot_plugin.tiny.reasoner import build_tokenizer
 from rredcot_plugin.values.features import boundary_features
 
 TOKENIZER = build_tokenizer()
 TABLE = TokenBytes.from_tokenizer(TOKENIZER)
 
 
-def bare_rows(groups: int = 5, size: int = 4, seed: int = 0) -> StepRows:
+def bare_rows(groups: int = 5, size: int = 4, seed: int = 0) -> PromptedRollouts:
     """Rows of several groups in mixed order, as the integration reads them: tokens, no texts."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -65,7 +64,7 @@ def bare_rows(groups: int = 5, size: int = 4, seed: int = 0) -> StepRows:
         references=["#### 2"] * len(ids),
     )
     prompts = [torch.tensor(TOKENIZER("1 + 2")["input_ids"] + [1] * (row % 3)) for row in range(len(ids))]
-    return StepRows(rollouts, prompts, [""] * len(ids), lengths)
+    return PromptedRollouts(rollouts, prompts, [""] * len(ids), lengths)
 
 
 def work(config: rr.RRedCoTConfig) -> GroupWork:
@@ -79,7 +78,9 @@ def sent(x: Any) -> Any:
     return unparcel(pickle.loads(pickle.dumps(parcel(x), protocol=5)))
 
 
-def in_parts(rows: StepRows, config: rr.RRedCoTConfig, parts: int) -> tuple[Seen, ProbePlan, dict[str, Any]]:
+def in_parts(
+    rows: PromptedRollouts, config: rr.RRedCoTConfig, parts: int
+) -> tuple[BatchSummary, ProbePlan, dict[str, Any]]:
     """What was seen, probes and the functions that make features, with every object sent as if between processes."""
     indices = split_groups(rows.rollouts.group_ids, rows.lengths, parts)
     workers = [sent(work(config)) for _ in indices]
@@ -91,7 +92,7 @@ def in_parts(rows: StepRows, config: rr.RRedCoTConfig, parts: int) -> tuple[Seen
     seen, plan = plan_in_parts(rows, indices, ask)
     signal = rows.rollouts.log_probs
     assert signal is not None
-    assert all(ask("hear", [(signal[index], None) for index in indices]))
+    assert all(ask("update_signals", [(signal[index], None) for index in indices]))
     maps = {"features": features_in_parts, "state_weight": state_weight_in_parts}
     return seen, plan, {name: partial(function, indices, ask) for name, function in maps.items()}
 

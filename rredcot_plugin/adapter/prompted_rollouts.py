@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from rredcot_plugin.alignment import TokenBytes
+from rredcot_plugin.text.alignment import TokenBytes
 from rredcot_plugin.types import Rollouts
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ PROMPT_TAIL = 16
 
 
 @dataclass(frozen=True)
-class StepRows:
+class PromptedRollouts:
     """The active rows of a batch: B responses, right-padded to T tokens."""
 
     rollouts: Rollouts
@@ -34,7 +34,7 @@ class StepRows:
         """Of prompts and responses."""
         return sum(map(len, self.prompts)) + sum(self.lengths)
 
-    def read(self, table: TokenBytes) -> StepRows:
+    def read(self, table: TokenBytes) -> PromptedRollouts:
         """These rows with their texts, offsets and prompt tails, read off the tokens."""
         texts, offsets = [], []
         for row in range(len(self.lengths)):
@@ -53,7 +53,7 @@ class StepRows:
         text, spans = table.align(known.token_ids[row, :length].cpu().numpy())
         return text, spans[known.response_mask[row, :length].cpu().numpy()]
 
-    def take(self, index: Sequence[int]) -> StepRows:
+    def take(self, index: Sequence[int]) -> PromptedRollouts:
         """Some of the rows."""
         prompts, tails = [self.prompts[i] for i in index], [self.prompt_tails[i] for i in index]
-        return StepRows(self.rollouts.take(index), prompts, tails, [self.lengths[i] for i in index])
+        return PromptedRollouts(self.rollouts.take(index), prompts, tails, [self.lengths[i] for i in index])

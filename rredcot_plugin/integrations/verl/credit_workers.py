@@ -20,23 +20,21 @@ import ray
 import torch
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from rredcot_plugin.alignment import TokenBytes
-from rredcot_plugin.config import RRedCoTConfig
-from rredcot_plugin.encoding import Manner, ProbeEncoder
-from rredcot_plugin.integrations.verl.workers import WorkerLostError, Workers
-from rredcot_plugin.probing import ProbePlan
-from rredcot_plugin.rows import StepRows
-from rredcot_plugin.shards import (
+from rredcot_plugin.adapter.group_work import (
     GroupWork,
-    Index,
-    Seen,
     features_in_parts,
-    parcel,
     plan_in_parts,
     split_groups,
     state_weight_in_parts,
-    unparcel,
 )
+from rredcot_plugin.adapter.parcel import parcel, unparcel
+from rredcot_plugin.adapter.probe_plan import ProbePlan
+from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
+from rredcot_plugin.adapter.summary import BatchSummary, Index
+from rredcot_plugin.config import RRedCoTConfig
+from rredcot_plugin.integrations.verl.workers import WorkerLostError, Workers
+from rredcot_plugin.text.alignment import TokenBytes
+from rredcot_plugin.text.encoding import AnswerStyle, ProbeEncoder
 from rredcot_plugin.types import Rollouts, Segments
 from rredcot_plugin.values.proposals import lowest_of_others
 
@@ -54,7 +52,7 @@ class Source(Protocol):
 
     def take(self, index: Index) -> Source: ...
     def group_ids(self) -> list[str]: ...
-    def rows(self) -> StepRows: ...
+    def rows(self) -> PromptedRollouts: ...
     def signals(self, width: int) -> dict[str, torch.Tensor]: ...
     def put_probes(self, vectors: Sequence[torch.Tensor]) -> None: ...
 
@@ -84,15 +82,15 @@ class CrewMember:
         with short_of_memory():
             return parcel(getattr(self, method)(*unparcel(parcelled)))
 
-    def read(self, source: Source, index: Index) -> Seen:
+    def read(self, source: Source, index: Index) -> BatchSummary:
         self._source = source
         with reaching():
             rows = source.rows()
         return self._work.read(rows, index)
 
-    def plan(self, manner: Manner, lowest: torch.Tensor) -> ProbePlan:
+    def plan(self, style: AnswerStyle, lowest: torch.Tensor) -> ProbePlan:
         """Without the segments, which the driver has from ``read``, and without the probes where they are delivered."""
-        plan = self._work.plan(manner, lowest)
+        plan = self._work.plan(style, lowest)
         if self._delivers:
             assert self._source is not None
             with reaching():
@@ -101,10 +99,10 @@ class CrewMember:
         nothing = Segments(torch.zeros(0, 0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
         return dataclasses.replace(plan, segments=nothing)
 
-    def hear(self) -> bool:
+    def update_signals(self) -> bool:
         assert self._source is not None
         with reaching():
-            return hear(self._work, self._source)
+            return update_signals(self._work, self._source)
 
     def features(self, *states: Any) -> torch.Tensor:
         return self._work.features(*states)
@@ -133,11 +131,11 @@ def short_of_memory() -> Iterator[None]:
         raise
 
 
-def hear(work: GroupWork, source: Source) -> bool:
-    """Have the actor's signals heard; whether there are log-probs."""
+def update_signals(work: GroupWork, source: Source) -> bool:
+    """Hand over the signals of the actor that is trained; whether there are log-probs."""
     assert work.rows is not None
     signals = source.signals(work.rows.rollouts.token_ids.shape[1])
-    return work.hear(*(signals.get(name) for name in ("log_probs", "entropies", "sum_pi_squared")))
+    return work.update_signals(*(signals.get(name) for name in ("log_probs", "entropies", "sum_pi_squared")))
 
 
 def start_member(config: RRedCoTConfig, table: TokenBytes, encoder: ProbeEncoder, *, delivers: bool) -> Any:
@@ -169,8 +167,8 @@ class Crew:
         self._lost = False
 
     @property
-    def rows(self) -> StepRows | None:
-        """Those of the batch at hand with their texts, and the signals that were heard, where the driver works alone."""
+    def rows(self) -> PromptedRollouts | None:
+        """Those of the batch at hand with their texts, and the signals that were handed over, where the driver works alone."""
         return None if self.processes else self._here.rows
 
     @property
@@ -178,8 +176,8 @@ class Crew:
         """How many actors work on the batch at hand; 0: the driver alone."""
         return len(self._indices) if len(self._indices) > 1 else 0
 
-    def plan(self, source: Source, sizes: Sequence[int]) -> tuple[Seen, ProbePlan]:
-        """What is to be seen of a batch, and its probes; ``sizes`` are the tokens of its responses."""
+    def plan(self, source: Source, sizes: Sequence[int]) -> tuple[BatchSummary, ProbePlan]:
+        """The summary of a batch, and its probes; ``sizes`` are the tokens of its responses."""
         self._source, self._indices = source, []
         wanted = 1 if self._lost else self._wanted(sum(sizes))
         if wanted > 1:
@@ -188,24 +186,24 @@ class Crew:
         if not self.processes:
             return self.alone()
         try:
-            seen, plan = plan_in_parts(source, self._indices, self.workers.ask)
+            summary, plan = plan_in_parts(source, self._indices, self.workers.ask)
         except WorkerLostError as error:
             self._lose(error)
             return self.alone()
-        self.encoder.learn(seen.manner)  # in case the driver has to go on alone
-        return seen, plan
+        self.encoder.learn(summary.style)  # in case the driver has to go on alone
+        return summary, plan
 
-    def alone(self) -> tuple[Seen, ProbePlan]:
+    def alone(self) -> tuple[BatchSummary, ProbePlan]:
         """The same of the batch at hand, by the driver, which has its rows then."""
         assert self._source is not None
         self._indices = []
         rows = self._source.rows()
         self.group_ids = [str(name) for name in rows.rollouts.group_ids]
-        seen = self._here.read(rows)
-        plan = self._here.plan(seen.manner, lowest_of_others(seen.outcomes))
+        summary = self._here.read(rows)
+        plan = self._here.plan(summary.style, lowest_of_others(summary.outcomes))
         if self.delivers and plan.size:
             self._source.put_probes(plan.packed)
-        return seen, plan
+        return summary, plan
 
     def undelivered(self) -> ProbePlan:
         """From here on probes stay in their plan; that of the batch at hand, by the driver."""
@@ -214,15 +212,15 @@ class Crew:
         self.workers = self._hire()
         return self.alone()[1]
 
-    def hear(self) -> bool:
-        """Have the actors, if there are any, hear the signals of the actor that is trained; whether there are log-probs."""
+    def update_signals(self) -> bool:
+        """Hand the processes, if there are any, the signals of the actor that is trained; whether there are log-probs."""
         assert self._source is not None
         if self.processes:
             try:
-                return all(self.workers.ask("hear", [()] * self.processes))
+                return all(self.workers.ask("update_signals", [()] * self.processes))
             except WorkerLostError as error:
                 return self._take_over(error)
-        return hear(self._here, self._source)
+        return update_signals(self._here, self._source)
 
     def features(self, rollouts: Rollouts, segments: Segments, *states: Any) -> torch.Tensor:
         """``boundary_features`` of the batch that was planned last, with its arguments."""
@@ -247,7 +245,7 @@ class Crew:
         assert self._source is not None
         self._lose(error)
         self._here.read(self._source.rows())
-        return hear(self._here, self._source)
+        return update_signals(self._here, self._source)
 
     def _hire(self) -> Workers:
         """Workers that start when they are first asked."""

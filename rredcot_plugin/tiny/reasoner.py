@@ -6,13 +6,10 @@ eye. Left out on purpose: merges, a system prompt, thinking tags, dropout.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-CHECKPOINT = Path(__file__).parent / "checkpoint"
 MAX_PROMPT_TOKENS = 64
 MAX_RESPONSE_TOKENS = 96
 PAD, END_OF_TEXT, IM_START, IM_END = "<pad>", "<|endoftext|>", "<|im_start|>", "<|im_end|>"

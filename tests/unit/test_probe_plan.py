@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import rredcot_plugin as rr
-from rredcot_plugin.alignment import TokenBytes
-from rredcot_plugin.demo.reasoner import build_tokenizer
-from rredcot_plugin.encoding import ProbeEncoder
-from rredcot_plugin.probing import COLUMN, STATE, plan_probes
-from rredcot_plugin.rows import StepRows
+from rredcot_plugin.adapter.probe_plan import COLUMN, STATE, plan_probes
+from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
+from rredcot_plugin.text.alignment import TokenBytes
+from rredcot_plugin.text.encoding import ProbeEncoder
+from rredcot_plugin.tiny.reasoner import build_tokenizer
 
 TOKENIZER = build_tokenizer()
 TABLE = TokenBytes.from_tokenizer(TOKENIZER)
@@ -20,7 +20,7 @@ RESPONSES = ["1 + 2 = 3\n3 + 4 = 7\n#### 7", "1 + 2 = 4\n#### 8", "3\n#### 7", "
 PROMPT = TOKENIZER("1 + 2 + 4")["input_ids"]
 
 
-def rows_of(responses: list[str], rewards: list[float]) -> StepRows:
+def rows_of(responses: list[str], rewards: list[float]) -> PromptedRollouts:
     """One group; row b's prompt is b tokens longer than the first one's."""
     ids = [torch.tensor(TOKENIZER(text)["input_ids"]) for text in responses]
     lengths = [len(row) for row in ids]
@@ -32,7 +32,9 @@ def rows_of(responses: list[str], rewards: list[float]) -> StepRows:
     rollouts = rr.Rollouts(
         tokens, mask, table, [0] * len(ids), texts=[t for t, _ in aligned], token_offsets=[s for _, s in aligned]
     )
-    return StepRows(rollouts, [torch.tensor(PROMPT + [1] * b) for b in range(len(ids))], [""] * len(ids), lengths)
+    return PromptedRollouts(
+        rollouts, [torch.tensor(PROMPT + [1] * b) for b in range(len(ids))], [""] * len(ids), lengths
+    )
 
 
 def planned(responses: list[str], rewards: list[float], **options: object) -> tuple:

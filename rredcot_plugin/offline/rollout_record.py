@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from rredcot_plugin.offline.rows import NAMES, VERL_KEY
+from rredcot_plugin.offline.input_columns import NAMES, VERL_KEY
 from rredcot_plugin.report.traces import ScoredSegment, Trace, number_or_nan, whole_number
 
 SHOWN_KEYS = 20

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rredcot_plugin.json_lines import BadLine, read_lines
+from rredcot_plugin.offline.json_lines import BadLine, read_lines
 
 NAMES = {
     "prompt": ("prompt", "input"),

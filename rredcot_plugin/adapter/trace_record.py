@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rredcot_plugin.alignment import TokenBytes
-from rredcot_plugin.rows import StepRows
+from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
+from rredcot_plugin.text.alignment import TokenBytes
 from rredcot_plugin.types import Credit, Rollouts
 
 MAX_PROMPT_TOKENS = 2048
@@ -13,7 +13,7 @@ MAX_PROMPT_TOKENS = 2048
 
 
 def trace_record(
-    step: int, row: int, rows: StepRows, rollouts: Rollouts, credit: Credit, table: TokenBytes
+    step: int, row: int, rows: PromptedRollouts, rollouts: Rollouts, credit: Credit, table: TokenBytes
 ) -> dict[str, Any]:
     prompt, _ = table.align(rows.prompts[row][-MAX_PROMPT_TOKENS:].cpu().numpy())
     truth = rollouts.ground_truths[row] if rollouts.ground_truths is not None else None
@@ -28,7 +28,7 @@ def trace_record(
 
 
 def _segments(
-    row: int, rows: StepRows, rollouts: Rollouts, credit: Credit, table: TokenBytes
+    row: int, rows: PromptedRollouts, rollouts: Rollouts, credit: Credit, table: TokenBytes
 ) -> list[dict[str, Any]]:
     """Text, value before it, redistributed reward and advantage (the mean over its tokens) of each segment."""
     ids = credit.segments.segment_ids[row][rollouts.response_mask[row]].tolist()

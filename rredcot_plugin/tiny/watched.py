@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from rredcot_plugin.demo.progress import Progress, advance
+from rredcot_plugin.tiny.progress import Progress, advance
 
 STOP_SECONDS = 30
 

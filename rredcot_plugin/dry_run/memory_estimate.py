@@ -147,7 +147,7 @@ def probe_length(
     Answers are those that ``solutions`` give in the format that most of them use, else the ground truths, unless
     ``proposals`` leaves these out.
     """
-    from rredcot_plugin.encoding import ProbeEncoder
+    from rredcot_plugin.text.encoding import ProbeEncoder
 
     if settings is None:
         return None

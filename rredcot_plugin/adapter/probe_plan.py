@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import torch
 
-from rredcot_plugin.answers import THINK_END, AnswerFormat
+from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.config import RRedCoTConfig
-from rredcot_plugin.encoding import EncodedProbe, ProbeEncoder
-from rredcot_plugin.metrics import share
+from rredcot_plugin.credit.metrics import share
 from rredcot_plugin.probes.layout import ProbeSpec, pack, packed_tokens, unpack
-from rredcot_plugin.rows import StepRows
+from rredcot_plugin.text.answers import THINK_END, AnswerFormat
+from rredcot_plugin.text.encoding import EncodedProbe, ProbeEncoder
 from rredcot_plugin.types import Rollouts, Segments
 from rredcot_plugin.values.base import FROM_OTHERS, REFERENCE, Probed, proposal_limits
 from rredcot_plugin.values.proposals import (
@@ -102,14 +102,16 @@ class ProbePlan:
         return rows, places, found / places[:, COUNTED] if length_normalize else found
 
 
-def plan_probes(rows: StepRows, segments: Segments, config: RRedCoTConfig, encoder: ProbeEncoder) -> ProbePlan:
+def plan_probes(
+    rows: PromptedRollouts, segments: Segments, config: RRedCoTConfig, encoder: ProbeEncoder
+) -> ProbePlan:
     """Put every proposal behind every boundary of every trace; looks at nothing but the batch."""
     encoder.observe(rows.rollouts.texts or [], rows.prompt_tails)
     return place_probes(rows, segments, config, encoder, lowest_of_others(rows.rollouts.outcomes))
 
 
 def place_probes(
-    rows: StepRows, segments: Segments, config: RRedCoTConfig, encoder: ProbeEncoder, lowest: torch.Tensor
+    rows: PromptedRollouts, segments: Segments, config: RRedCoTConfig, encoder: ProbeEncoder, lowest: torch.Tensor
 ) -> ProbePlan:
     """The same for whole groups of a batch, by an encoder that has seen all of it; ``lowest`` (B,) as in
     ``build_proposals``."""
@@ -142,7 +144,7 @@ def place_probes(
     return ProbePlan(packed, places, kept, offered, segments, sum(map(packed_tokens, packed)))
 
 
-def answer_starts(rows: StepRows, segments: Segments) -> list[int]:
+def answer_starts(rows: PromptedRollouts, segments: Segments) -> list[int]:
     """Where the answer of each row begins, in tokens from the start of the prompt: at its last segment; −1 where
     that is the only one."""
     firsts, counts = segments.starts.tolist(), segments.num_segments.tolist()
@@ -156,7 +158,9 @@ class _States:
     """The states of a row that are probed: their numbers, boundaries (tokens, prompt included), the text before
     them and the bridge that continues it."""
 
-    def __init__(self, rows: StepRows, row: int, starts: list[int], first: int, encoder: ProbeEncoder) -> None:
+    def __init__(
+        self, rows: PromptedRollouts, row: int, starts: list[int], first: int, encoder: ProbeEncoder
+    ) -> None:
         self.row = row
         self.numbers = list(range(first, len(starts)))
         self.boundaries = [len(rows.prompts[row]) + starts[state] for state in self.numbers]
@@ -199,7 +203,7 @@ def _extract(answer_format: AnswerFormat, text: str) -> str | None:
     return answer_format.extract(text.rpartition(THINK_END)[2])
 
 
-def _prefixes(rows: StepRows, row: int, starts: list[int]) -> list[str]:
+def _prefixes(rows: PromptedRollouts, row: int, starts: list[int]) -> list[str]:
     """The response's text before each of some columns."""
     rollouts = rows.rollouts
     assert rollouts.texts is not None and rollouts.token_offsets is not None

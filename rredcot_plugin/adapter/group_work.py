@@ -1,0 +1,144 @@
+"""The work of a step that looks at one group at a time, on parts of the batch, so that processes can share it.
+
+What needs the whole batch passes between: outcomes and how the responses answer (``BatchSummary``), the lowest outcome, the
+scale of values. The parts of a batch then give what the whole gives, to the last bit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rredcot_plugin.adapter.merging import merge_plans, merge_states, merge_summaries
+from rredcot_plugin.adapter.probe_plan import ProbePlan, place_probes
+from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
+from rredcot_plugin.adapter.summary import BatchSummary, Index
+from rredcot_plugin.baselines.weights import FLOOR, gradient_norm_proxy
+from rredcot_plugin.config import RRedCoTConfig
+from rredcot_plugin.groups import GroupStats
+from rredcot_plugin.segmenters.lookahead import LookaheadWatch
+from rredcot_plugin.text.alignment import TokenBytes
+from rredcot_plugin.text.encoding import AnswerStyle, ProbeEncoder
+from rredcot_plugin.types import Rollouts, Segments, check_partition
+from rredcot_plugin.values.features import boundary_features
+from rredcot_plugin.values.proposals import lowest_of_others
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+Ask = Callable[[str, Sequence[tuple[Any, ...]]], list[Any]]
+"""Name of a method of ``GroupWork``, and its arguments for every part -> its result of every part."""
+
+
+class Part(Protocol):
+    """Rows of a batch, or what leads to them."""
+
+    def take(self, index: Index) -> Any: ...
+
+
+class GroupWork:
+    """Whole groups of a batch, from their tokens to the features of their states. Keeps them between its calls, which
+    come in the order ``read``, ``plan``, ``update_signals``, ``features`` and ``state_weight``."""
+
+    def __init__(self, config: RRedCoTConfig, table: TokenBytes, encoder: ProbeEncoder) -> None:
+        self.config, self.table, self.encoder = config, table, encoder
+        self.rows: PromptedRollouts | None = None
+        """The groups, with their texts."""
+        self._segments: Segments | None = None
+        self._watch = LookaheadWatch(config.build_segmenter())
+
+    def read(self, rows: PromptedRollouts, index: Index | None = None) -> BatchSummary:
+        """Segments and the summary of these rows; an error names rows by ``index``, their numbers in the batch."""
+        self.rows = rows = rows.read(self.table)
+        levels = self.config.build_levels(rows.rollouts)
+        self._segments = levels[-1]
+        check_partition(self._segments, rows.rollouts.response_mask, index)
+        style = AnswerStyle.of(rows.rollouts.texts or [], rows.prompt_tails)
+        return BatchSummary(levels, style, rows.rollouts.outcomes, rows.tokens, self._watch(rows.rollouts))
+
+    def plan(self, style: AnswerStyle, lowest: Float[Tensor, " B"]) -> ProbePlan:
+        """The probes, with the summary of all parts."""
+        assert self.rows is not None and self._segments is not None
+        self.encoder.learn(style)
+        return place_probes(self.rows, self._segments, self.config, self.encoder, lowest)
+
+    def update_signals(
+        self,
+        log_probs: Float[Tensor, "B T"] | None,
+        entropies: Float[Tensor, "B T"] | None,
+        sum_pi_squared: Float[Tensor, "B T"] | None = None,
+    ) -> bool:
+        """Take the actor's signals for those of the rollout engine; whether there are log-probs."""
+        assert self.rows is not None
+        rollouts = dataclasses.replace(self.rows.rollouts, log_probs=log_probs, entropies=entropies)
+        rollouts = dataclasses.replace(rollouts, sum_pi_squared=sum_pi_squared)
+        self.rows = dataclasses.replace(self.rows, rollouts=rollouts)
+        return log_probs is not None
+
+    def features(self, *states: Any) -> Float[Tensor, "B S F"]:
+        """``boundary_features``; ``states`` are its arguments behind the segments."""
+        assert self.rows is not None and self._segments is not None
+        return boundary_features(self.rows.rollouts, self._segments, *states)
+
+    def state_weight(self) -> Float[Tensor, "B S"]:
+        """``gradient_norm_proxy`` of every segment."""
+        assert self.rows is not None and self._segments is not None
+        return gradient_norm_proxy(self.rows.rollouts, self._segments)
+
+
+def split_groups(group_ids: Sequence[Hashable], sizes: Sequence[int], parts: int) -> list[Index]:
+    """Rows in at most ``parts`` parts of about the same size, whole groups each: the largest group goes to the least
+    part.
+
+    >>> split_groups(["a", "b", "a", "c"], [5, 4, 5, 3], 2)
+    [[0, 2], [1, 3]]
+    """
+    groups: dict[Hashable, list[int]] = {}
+    for row, group in enumerate(group_ids):
+        groups.setdefault(group, []).append(row)
+    found: list[list[int]] = [[] for _ in range(min(parts, len(groups)))]
+    filled = [0] * len(found)
+    for members in sorted(groups.values(), key=lambda rows: -sum(sizes[row] for row in rows)):
+        least = filled.index(min(filled))
+        found[least] += members
+        filled[least] += sum(sizes[row] for row in members)
+    return [sorted(rows) for rows in found]
+
+
+def plan_in_parts(whole: Part, indices: Sequence[Index], ask: Ask) -> tuple[BatchSummary, ProbePlan]:
+    """The summary of the batch, and its probes."""
+    summary = merge_summaries(ask("read", [(whole.take(index), index) for index in indices]), indices)
+    lowest = lowest_of_others(summary.outcomes)
+    plans = ask("plan", [(summary.style, lowest[index]) for index in indices])
+    return summary, merge_plans(plans, indices, summary.levels[-1])
+
+
+def features_in_parts(
+    indices: Sequence[Index],
+    ask: Ask,
+    rollouts: Rollouts,
+    segments: Segments,
+    unit_values: Float[Tensor, "B S"],
+    stats: GroupStats,
+    *by_row: Tensor,
+) -> Float[Tensor, "B S F"]:
+    """``boundary_features`` of the batch that was planned last."""
+    parts = []
+    for index in indices:
+        states = max(1, int(segments.num_segments[index].max()))
+        parts.append((unit_values[index, :states], take_stats(stats, index), *(x[index] for x in by_row)))
+    return merge_states(ask("features", parts), indices, unit_values.shape[1])
+
+
+def state_weight_in_parts(
+    indices: Sequence[Index], ask: Ask, rollouts: Rollouts, segments: Segments
+) -> Float[Tensor, "B S"]:
+    """``gradient_norm_proxy`` of the batch that was planned last."""
+    return merge_states(ask("state_weight", [()] * len(indices)), indices, segments.max_segments, FLOOR)
+
+
+def take_stats(stats: GroupStats, index: Index) -> GroupStats:
+    """The statistics of some rows; ``index`` keeps the numbers that groups have in the batch."""
+    return GroupStats(**{f.name: getattr(stats, f.name)[index] for f in dataclasses.fields(stats)})

@@ -1,0 +1,89 @@
+"""Puts together what parts of a batch gave, to the last bit what the whole batch gives."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from functools import reduce
+from operator import add
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rredcot_plugin.adapter.probe_plan import ProbePlan
+from rredcot_plugin.adapter.summary import BatchSummary, Index
+from rredcot_plugin.text.encoding import AnswerStyle
+from rredcot_plugin.types import MASKED, Segments
+from rredcot_plugin.values.proposals import Proposals
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def merge_summaries(parts: Sequence[BatchSummary], indices: Sequence[Index]) -> BatchSummary:
+    """The summary of the batch."""
+    levels = [merge_segments(level, indices) for level in zip(*(part.levels for part in parts), strict=True)]
+    style: AnswerStyle = reduce(add, [part.style for part in parts])
+    outcomes = torch.zeros(sum(map(len, indices)))
+    for part, index in zip(parts, indices, strict=True):
+        outcomes[index] = part.outcomes
+    lookahead = next((part.lookahead for part in parts if part.lookahead), None)
+    return BatchSummary(levels, style, outcomes, sum(part.tokens for part in parts), lookahead)
+
+
+def merge_segments(parts: Sequence[Segments], indices: Sequence[Index]) -> Segments:
+    """Segments of the batch."""
+    rows, width = sum(map(len, indices)), max(part.segment_ids.shape[1] for part in parts)
+    ids = torch.full((rows, width), MASKED, dtype=torch.int64)
+    counts = torch.zeros(rows, dtype=torch.int64)
+    for part, index in zip(parts, indices, strict=True):
+        ids[index, : part.segment_ids.shape[1]] = part.segment_ids
+        counts[index] = part.num_segments
+    return Segments(ids, counts)
+
+
+def merge_states(parts: Sequence[Tensor], indices: Sequence[Index], width: int, padding: float = 0) -> Tensor:
+    """(B, ``width``, …) of the batch from that of its parts, which may be narrower."""
+    rows = sum(map(len, indices))
+    merged = parts[0].new_full((rows, width, *parts[0].shape[2:]), padding)
+    for part, index in zip(parts, indices, strict=True):
+        merged[index, : part.shape[1]] = part
+    return merged
+
+
+def merge_plans(parts: Sequence[ProbePlan], indices: Sequence[Index], segments: Segments) -> ProbePlan:
+    """The probes of the batch."""
+    if len(parts) == 1:
+        return dataclasses.replace(parts[0], segments=segments)
+    places = _merge_lists([part.places for part in parts], indices)
+    delivered = all(not part.packed for part in parts)
+    packed = [] if delivered else _merge_lists([part.packed for part in parts], indices)
+    proposals, offered = {}, {}
+    for kind in parts[0].proposals:
+        proposals[kind] = _merge_proposals([part.proposals[kind] for part in parts], indices)
+        width = proposals[kind].valid.shape[1]
+        offered[kind] = merge_states([part.offered[kind] for part in parts], indices, width)
+    return ProbePlan(packed, places, proposals, offered, segments, sum(part.tokens for part in parts))
+
+
+def _merge_proposals(parts: Sequence[Proposals], indices: Sequence[Index]) -> Proposals:
+    width = max(part.valid.shape[1] for part in parts)
+    log_q = [part.log_q for part in parts if part.log_q is not None]
+    solutions = [part.solutions for part in parts if part.solutions is not None]
+    return Proposals(
+        _merge_lists([part.answers for part in parts], indices),
+        merge_states([part.utility for part in parts], indices, width),
+        merge_states([part.valid for part in parts], indices, width),
+        _merge_lists([part.source for part in parts], indices),
+        _merge_lists(solutions, indices) if solutions else None,
+        merge_states(log_q, indices, width) if log_q else None,
+    )
+
+
+def _merge_lists(parts: Sequence[Sequence[Any]], indices: Sequence[Index]) -> list[Any]:
+    found = {
+        row: entry
+        for part, index in zip(parts, indices, strict=True)
+        for row, entry in zip(index, part, strict=True)
+    }
+    return [found[row] for row in range(len(found))]

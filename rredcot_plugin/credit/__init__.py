@@ -1,0 +1,1 @@
+"""From values to advantages: redistribution, shapers, GAE over segments, scaling, metrics."""

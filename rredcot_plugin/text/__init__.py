@@ -1,0 +1,1 @@
+"""Tokens and characters, where answers are, and how to ask for one earlier."""
