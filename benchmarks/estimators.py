@@ -41,7 +41,7 @@ from rredcot_plugin.tiny.reasoner import build_tokenizer
 
 OUTPUT = Path(__file__).parent / "results" / "estimators.json"
 QUICK_PLAN = Plan(seeds=1, sizes=(2, 3), batches=20, shapes=("early_stop",))
-DEFAULT = ["habits", "chains", "own_sums"]
+DEFAULT = ["habits", "chains", "own_sums", "parts", "sorting", "sums"]
 WIDE = {"own_sums": 256, "chains": 256, "parts": 256, "habits": 256}
 """Questions that the prompts are chosen from, where the default finds too few of medium success."""
 

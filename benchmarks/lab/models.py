@@ -32,7 +32,8 @@ from lab.tasks import (
 )
 from lab.wordy import FREE_LINES, MINUSES, TERMS
 from rredcot_plugin.demo.train_reasoner import batches, train
-from rredcot_plugin.tiny.reasoner import CHECKPOINT, build_tokenizer, prompt_text
+from rredcot_plugin.tiny import CHECKPOINT
+from rredcot_plugin.tiny.reasoner import build_tokenizer, prompt_text
 
 HABIT_STEPS, HABIT_RATE, HABIT_SEED = 250, 1e-3, 7
 """Of the second training, on solutions with the habit."""

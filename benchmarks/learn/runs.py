@@ -15,7 +15,7 @@ from lab.store import read_checked, write_checked
 from lab.tasks import DEMO, FAMILIES
 
 from learn.systems import System
-from rredcot_plugin.tiny.reasoner import CHECKPOINT
+from rredcot_plugin.tiny import CHECKPOINT
 
 LEAN, VERL = "lean", "verl"
 DONE, FAILED = "done", "failed"
