@@ -89,7 +89,7 @@ bench-probes: env
 	OMP_NUM_THREADS=2 $(BIN)/python benchmarks/probe_overhead.py
 
 bench-overhead: env
-	OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive $(BIN)/python benchmarks/overhead.py --page docs/overhead.md
+	OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive $(BIN)/python benchmarks/overhead.py --page docs/evidence/overhead.md
 
 bench-fidelity: env
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fidelity.py --diagnose
@@ -117,11 +117,11 @@ bench-gradient: env
 
 # Shares what bench-gradient has sampled; goes on where it was.
 bench-estimators: env
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/estimators.py --page docs/estimators.md
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/estimators.py --page docs/evidence/estimators.md
 
 # Hours; goes on where it was.
 bench-learning: env
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/learning.py --jobs 2 --page docs/learning.md
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/learning.py --jobs 2 --page docs/evidence/learning.md
 
 # The regression gate: a few minutes on two cores, against benchmarks/results.
 bench-quick: env

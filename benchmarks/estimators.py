@@ -10,7 +10,7 @@ as verl's ``token-mean`` and ``seq-mean-token-mean`` do.
 2. On tiny reasoners, families and steps of benchmarks/gradient.py, whose stages it shares: ``size``, ``cosine`` and
 ``snr_vs_grpo``, (E g · ∇/‖∇‖)² / tr Cov(g) with GRPO = 1, on the same groups for all; bootstrap 95% intervals.
 
-    OMP_NUM_THREADS=1 python benchmarks/estimators.py --page docs/estimators.md
+    OMP_NUM_THREADS=1 python benchmarks/estimators.py --page docs/evidence/estimators.md
     OMP_NUM_THREADS=1 python benchmarks/estimators.py --quick --output quick.json
 """
 
@@ -93,7 +93,10 @@ def report(output: Path, page: Path | None) -> None:
         record["settings"]["families"],
     )
     draw(
-        page.parent / "images" / "estimators.png" if page else output.with_suffix(".png"), summary, sizes, families
+        page.parent.parent / "images" / "estimators.png" if page else output.with_suffix(".png"),
+        summary,
+        sizes,
+        families,
     )
     tables = page_tables(summary, sizes, families)
     if page:

@@ -41,7 +41,7 @@ from lab.picture import draw as draw_picture
 from lab.rollouts import Actor, reference_values, sample_batch
 from lab.store import Store
 from lab.tasks import FAMILIES
-from record import Summary, write_record
+from record import Summary, picture_of, write_record
 
 from rredcot_plugin.tiny.reasoner import build_tokenizer
 
@@ -274,7 +274,7 @@ def main() -> None:
         spent = {"families": list(raw), "cpu_seconds": time.process_time() - begin}
         entries = headline | without_unknown(summary)
         write_record(args.output, settings | spent, entries, raw, seeds=seeds, shown=list(headline))
-        draw_picture(args.output.with_suffix(".png"), summary, list(raw), list(ESTIMATORS))
+        draw_picture(picture_of(args.output), summary, list(raw), list(ESTIMATORS))
 
 
 if __name__ == "__main__":

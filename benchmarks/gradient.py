@@ -34,7 +34,7 @@ from lab.models import CleanTraining, load_models
 from lab.rollouts import Actor
 from lab.store import Store
 from lab.tasks import FAMILIES
-from record import Summary, write_record
+from record import Summary, picture_of, write_record
 
 from rredcot_plugin.tiny.reasoner import build_tokenizer
 
@@ -179,7 +179,7 @@ def main() -> None:
         spent = {"cpu_seconds": time.process_time() - begin}
         first = headline(summary, list(raw))
         write_record(args.output, settings | spent, first | summary, raw, seeds=[sizes.seed], shown=list(first))
-        draw(args.output.with_suffix(".png"), summary, list(raw), list(credits.weights))
+        draw(picture_of(args.output), summary, list(raw), list(credits.weights))
 
 
 def _progress(family: str, step: int, steps: int) -> None:

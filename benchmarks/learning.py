@@ -2,7 +2,7 @@
 
     OMP_NUM_THREADS=1 python benchmarks/learning.py --jobs 2
     OMP_NUM_THREADS=1 python benchmarks/learning.py --quick
-    OMP_NUM_THREADS=1 python benchmarks/learning.py --report --page docs/learning.md
+    OMP_NUM_THREADS=1 python benchmarks/learning.py --report --page docs/evidence/learning.md
     OMP_NUM_THREADS=1 python benchmarks/learning.py --against-verl --systems grpo rredcot --families sums
 
 A run is one system, learning rate and seed on one family, by a lean trainer around verl's own loss; --against-verl
@@ -15,7 +15,7 @@ first, and stay in it where a plan does not ask for them: a fresh checkout goes 
     steps_to_grpo_final  steps of the default to GRPO's final accuracy / GRPO's own (target: at most 0.70)
     time_vs_mc_grpo      seconds of the default to MC-GRPO's final accuracy / MC-GRPO's own (target: at most 0.40)
 
-Both on the family where they are worst. What else is measured, and how: docs/learning.md.
+Both on the family where they are worst. What else is measured, and how: docs/evidence/learning.md.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from learn.schedule import Plan
 from learn.summary import BASE, Summary, summarize, verdicts, without_unknown
 from learn.systems import DEFAULT_SYSTEMS, MORE_SYSTEMS, choose, parse_system
 from learn.tables import draw, fill_page, make_tables, objections, split_page
-from record import write_record
+from record import picture_of, write_record
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -226,9 +226,9 @@ def report(plan: Plan, records: dict[Run, Record], output: Path, page: Path | No
     entries = without_unknown(summary)
     shown = [name for name in headlines if name in entries]
     write_record(output, settings, entries, all_rows(records, earlier), seeds=plan.seeds, shown=shown)
-    draw(output.with_suffix(".png"), found)
+    draw(picture_of(output), found)
     if page is not None:
-        picture = f"![Held-out accuracy over steps, seconds and tokens](../benchmarks/results/{output.stem}.png)"
+        picture = f"![Held-out accuracy over steps, seconds and tokens](../images/{output.stem}.png)"
         fill_page(page, f"{text}\n\n{picture}", output.stem)
 
 

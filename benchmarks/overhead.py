@@ -13,7 +13,7 @@ token cost what a trace token costs. Summary (median, bootstrap 95% interval):
 `*_plain` is the same of the plain pass. Every cell is written as soon as it is done, and a second call goes on
 with those that are missing.
 
-    OMP_WAIT_POLICY=passive python benchmarks/overhead.py --page docs/overhead.md
+    OMP_WAIT_POLICY=passive python benchmarks/overhead.py --page docs/evidence/overhead.md
     python benchmarks/overhead.py --quick
 """
 
@@ -167,7 +167,9 @@ def main() -> None:
         "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY"),
     }  # fmt: skip
     write_record(output or Path(os.devnull), settings, summary, {"cells": cells}, seeds=[SEED])
-    picture = args.page.parent / "images" / "overhead.png" if args.page else output and output.with_suffix(".png")
+    picture = (
+        args.page.parent.parent / "images" / "overhead.png" if args.page else output and output.with_suffix(".png")
+    )
     if picture:
         draw_picture(list(cells.values()), plan.main, picture)
     if args.page:

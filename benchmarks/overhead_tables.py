@@ -171,6 +171,6 @@ def fill_page(path: Path, tables: str) -> None:
     if begin not in page or end not in page.partition(begin)[2]:
         raise ValueError(f"{path}: no line {begin!r} followed by {end!r}; add both where the tables should stand")
     before, after = page.partition(begin)[0], page.partition(begin)[2].partition(end)[2]
-    picture = "![Time over the plain pass, over the floor, by length of the trace](images/overhead.png)"
+    picture = "![Time over the plain pass, over the floor, by length of the trace](../images/overhead.png)"
     path.write_text(f"{before}{begin}\n\n{tables}\n\n{picture}\n\n{end}{after}")
     print(f"written: {path}")

@@ -27,6 +27,13 @@ def with_interval(values: Sequence[float]) -> dict[str, float]:
     return {"value": float(median(values)), "low": float(low), "high": float(high)}
 
 
+def picture_of(output: Path) -> Path:
+    """Where the picture of a result goes: to the pages' images for a committed one, else beside the result."""
+    committed = output.resolve().parent == Path(__file__).parent / "results"
+    folder = Path(__file__).parents[1] / "docs" / "images" if committed else output.parent
+    return folder / f"{output.stem}.png"
+
+
 def write_record(
     output: Path,
     settings: dict[str, Any],

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from record import Summary, write_record
+from record import Summary, picture_of, write_record
 from tabular.ascent import Ascent
 from tabular.drawing import draw_regret
 from tabular.prompts import Prompt, random_prompt
@@ -158,7 +158,7 @@ def main() -> None:
     described = asdict(settings) | {"noise_seed": NOISE_SEED}
     write_record(args.output, described, summary, regrets, seeds=seeds, shown=())
     print_table(summary, settings)
-    draw_regret(args.output.with_suffix(".png"), summary, list(kinds()), settings.lambdas)
+    draw_regret(picture_of(args.output), summary, list(kinds()), settings.lambdas)
 
 
 if __name__ == "__main__":

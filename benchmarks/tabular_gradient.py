@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from record import Summary, with_interval, write_record
+from record import Summary, picture_of, with_interval, write_record
 from tabular.calibrated import VARIANTS, sampled_moments
 from tabular.drawing import draw_gradients
 from tabular.gaming import CASES, Race, fit, race, starts
@@ -170,7 +170,7 @@ def main() -> None:
     print_tables(summary, rows, races)
     described = asdict(settings) | {"noise_seed": NOISE_SEED, "sampled": list(VARIANTS)}
     write_record(args.output, described, summary, raw_of(rows, races), seeds=seeds, shown=())
-    draw_gradients(args.output.with_suffix(".png"), summary, races)
+    draw_gradients(picture_of(args.output), summary, races)
 
 
 if __name__ == "__main__":

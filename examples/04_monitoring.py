@@ -3,7 +3,7 @@
     trainer.logger='["console","file"]'  VERL_FILE_LOGGER_PATH=run.jsonl
     python examples/04_monitoring.py run.jsonl
 
-Without a file it makes three steps of random credit, to show what it prints. Ranges: docs/metrics.md.
+Without a file it makes three steps of random credit, to show what it prints. Ranges: docs/reference/metrics.md.
 """
 
 from __future__ import annotations

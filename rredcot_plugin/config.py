@@ -32,7 +32,7 @@ class RRedCoTConfig:
     """Everything that ``assign_credit`` and the verl integration can be told.
 
     ``scale=None`` follows verl's ``algorithm.norm_adv_by_std_in_grpo``: ``group_std`` where that is true
-    (verl's default, and ours outside verl), else ``none``. See docs/configuration.md for each key.
+    (verl's default, and ours outside verl), else ``none``. See docs/reference/configuration.md for each key.
 
     Raises:
         ValueError: a value that is not allowed, naming the key, the value and what is.
@@ -184,7 +184,7 @@ class RRedCoTConfig:
         """The baseline that ``auto`` stands for; ``log_probs``: whether the rollouts carry them.
 
         ``auto`` takes ``least_variance`` where that is measured to help and cannot harm: λ = 1, where Â is the return and any
-        baseline of the prefix leaves its expectation alone, with a calibrated estimator (docs/evidence_gradient.md).
+        baseline of the prefix leaves its expectation alone, with a calibrated estimator (docs/evidence/gradient.md).
         """
         if self.baseline != "auto":
             return self.baseline

@@ -93,7 +93,7 @@ def check_segmenter(
     no segment begins inside a character; the same input gives the same result and is left as it was; rows do
     not influence each other, and padding does not matter; every boundary is a stopping time: which segment a token
     belongs to, and where that begins, does not change with the token or anything after it. The last rule makes the
-    policy gradient exact at λ = 1 (docs/math.md); a segmenter that breaks it trains with a warning.
+    policy gradient exact at λ = 1 (docs/reference/math.md); a segmenter that breaks it trains with a warning.
 
     Args:
         segmenter: anything that takes ``Rollouts`` and returns ``Segments``.

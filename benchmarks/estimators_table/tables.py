@@ -10,7 +10,7 @@ from estimators_table.ours import VARIANTS
 
 Summary = Mapping[str, Mapping[str, float]]
 MARKS = ("<!-- estimators: written by benchmarks/estimators.py -->", "<!-- estimators: end -->")
-PICTURE = "![Angle between the expected and the true gradient, and signal over variance, of each estimator](images/estimators.png)"
+PICTURE = "![Angle between the expected and the true gradient, and signal over variance, of each estimator](../images/estimators.png)"
 EXACT_SIZE, EXACT_DEGREES = 1e-6, 1e-4
 
 LABELS = {

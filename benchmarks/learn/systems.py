@@ -78,7 +78,7 @@ class System:
 
 
 PAPER = {"mode": "weighted", "proposals": "group"}
-"""How the paper turns δ into advantages, by our reading (docs/assumptions.md)."""
+"""How the paper turns δ into advantages, by our reading (docs/reference/assumptions.md)."""
 
 RED = {"value_estimator": "reward_model", "segmenter": "fixed", "segmenter_kwargs": {"tokens": 1, "max_segments": 1_000_000,
                                                                                     "answer_markers": []}}  # fmt: skip

@@ -25,7 +25,7 @@ COMMANDS = {
     "--output benchmarks/results/learning_first.json",
     "learning_parts": "python benchmarks/learning.py --families parts "
     "--systems grpo rredcot trace_baseline control_no_reward "
-    "--output benchmarks/results/learning_parts.json --page docs/learning.md",
+    "--output benchmarks/results/learning_parts.json --page docs/evidence/learning.md",
     "learning_retuned": "python benchmarks/learning.py --families chains --systems grpo rredcot_window4 "
     "--output benchmarks/results/learning_retuned.json",
     "learning_window": "python benchmarks/learning.py --families habits chains --systems grpo rredcot_window4 "

@@ -128,7 +128,7 @@ def _way_out(error: Exception) -> str:
     if isinstance(error, SandboxFailed):
         return f"the sandbox did not start ({error}); try again with fewer --workers"
     return (
-        f"reference solutions cannot be run here: {error}. The reward needs the same sandbox (docs/sandbox.md). To write"
+        f"reference solutions cannot be run here: {error}. The reward needs the same sandbox (docs/guides/sandbox.md). To write"
         " the files without running them: --no-check-solutions"
     )
 

@@ -5,7 +5,7 @@ r"""0/1 reward for code: the response's last code block must pass the problem's 
 
 ``ground_truth`` is a JSON text ``{"tests": ..., "entry_point": ...}``: asserts that call the solution's functions, or a
 ``check(candidate)`` as in HumanEval with ``entry_point`` naming the function. Tests run in a process of their own, the
-solution in another: no network, no files but its own, limits on time, memory and output (docs/sandbox.md).
+solution in another: no network, no files but its own, limits on time, memory and output (docs/guides/sandbox.md).
 
 A machine that cannot isolate a program stops the run at the first score. ``RREDCOT_SANDBOX=weak`` together with
 ``RREDCOT_TRUST_CODE=1`` goes on without namespaces: a program that attacks its checker may then earn a reward it does not

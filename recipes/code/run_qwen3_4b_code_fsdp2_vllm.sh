@@ -44,12 +44,12 @@ SAVE_FREQ=${SAVE_FREQ:-50}
 VAL_N=${VAL_N:-4}                                  # samples a validation problem: val-core/human_eval/acc/mean@4
 LOGGER=${LOGGER:-'["console","tensorboard"]'}
 
-# The sandbox (docs/sandbox.md). A reward worker runs up to 32 programs at once, two short processes each. With fewer than
+# The sandbox (docs/guides/sandbox.md). A reward worker runs up to 32 programs at once, two short processes each. With fewer than
 # some 16 cores of the node for each worker, right programs may run out of time.
 REWARD_WORKERS=${REWARD_WORKERS:-4}
 export RREDCOT_CODE_SECONDS=${RREDCOT_CODE_SECONDS:-5} # of processor time a program
 export RREDCOT_SANDBOX=${RREDCOT_SANDBOX:-strong}  # weak: no namespaces; needs RREDCOT_TRUST_CODE=1
-export RREDCOT_TRUST_CODE=${RREDCOT_TRUST_CODE:-0} # 1: the model's code will not attack what checks it (docs/sandbox.md)
+export RREDCOT_TRUST_CODE=${RREDCOT_TRUST_CODE:-0} # 1: the model's code will not attack what checks it (docs/guides/sandbox.md)
 
 # One full-length trace is the least that a micro-batch must hold.
 MAX_TOKENS=$((MAX_PROMPT_LENGTH + MAX_RESPONSE_LENGTH))
@@ -107,7 +107,7 @@ ACTOR=(
   actor_rollout_ref.actor.use_kl_loss=False        # no reference model: its memory goes to longer traces
   actor_rollout_ref.actor.entropy_coeff=0
   actor_rollout_ref.actor.entropy_from_logits_with_chunking=True
-  # no Ulysses and no fused kernels: with either, probes become rows of their own (docs/configuration.md)
+  # no Ulysses and no fused kernels: with either, probes become rows of their own (docs/reference/configuration.md)
   actor_rollout_ref.actor.ulysses_sequence_parallel_size=1
   actor_rollout_ref.model.use_fused_kernels=False
 )

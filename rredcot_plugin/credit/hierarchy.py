@@ -141,7 +141,7 @@ def hierarchical_gae(
     A long turn so costs what follows it one factor λ_c, not λ_f once a step: with λ_f = 0.9 a step twenty steps before
     the end of its turn would hear 12 % of what the next turn earned. It is `segment_gae` with λ_f where there is one
     coarse segment, with λ_c where the levels are equal, and R − V̂_i where both are 1. λ_c = 1 with λ_f < 1 trusts
-    values inside the own coarse segment only, up to its end; only λ_f = λ_c = 1 is unbiased for any V̂ (docs/math.md).
+    values inside the own coarse segment only, up to its end; only λ_f = λ_c = 1 is unbiased for any V̂ (docs/reference/math.md).
 
     Source: GAE (arXiv 1506.02438, equation 16) at two levels. Turns over tokens as two decision processes: ArCHer
     (arXiv 2402.19446); the bi-level GAE in RAGEN's code (arXiv 2504.20073) shares the idea, not the formula.

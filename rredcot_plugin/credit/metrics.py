@@ -1,4 +1,4 @@
-"""Numbers that say what the credit did. Pure functions; names as in docs/metrics.md.
+"""Numbers that say what the credit did. Pure functions; names as in docs/reference/metrics.md.
 
 Every name ends in /mean, /max or /min: verl's aggregator reduces by substring, and the rest of a name
 must not contain "min", "max", "sum" or "total".

@@ -1,7 +1,7 @@
 """Code that a model wrote runs without reach: no files, network, processes or secrets of the trainer.
 
 ``run_tests`` gives the verdict for a reward, ``run_code`` runs a program and returns what it wrote. Where the
-machine has no strong isolation both raise ``SandboxUnavailable``; ``docs/sandbox.md`` says what holds what back.
+machine has no strong isolation both raise ``SandboxUnavailable``; ``docs/guides/sandbox.md`` says what holds what back.
 """
 
 from rredcot_plugin.sandbox.isolation import Availability, SandboxUnavailable, available

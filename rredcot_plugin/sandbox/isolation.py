@@ -14,7 +14,7 @@ from rredcot_plugin.sandbox.process import SandboxFailed, run_with
 ADVICE = (
     "Install bubblewrap (apt-get install bubblewrap, dnf install bubblewrap), or allow unprivileged user namespaces "
     '(sysctl user.max_user_namespaces; in a container --security-opt seccomp=unconfined); or pass isolation="weak" and, '
-    "for verdicts, trust_code=True: limits and a system-call filter only, for code that you trust (docs/sandbox.md)"
+    "for verdicts, trust_code=True: limits and a system-call filter only, for code that you trust (docs/guides/sandbox.md)"
 )
 
 

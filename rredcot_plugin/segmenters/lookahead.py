@@ -2,7 +2,7 @@
 
 With λ = 1 the policy gradient is exact if the baseline of a token is a function of the tokens before it, and of other
 rollouts. The baseline depends on where the token's segment begins and how many came before, so both must be known before
-the token is drawn (docs/math.md). The search exchanges what follows a prefix for other endings, and compares.
+the token is drawn (docs/reference/math.md). The search exchanges what follows a prefix for other endings, and compares.
 """
 
 from __future__ import annotations

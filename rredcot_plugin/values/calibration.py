@@ -25,7 +25,7 @@ EXACT_GROUPS = 16
 FOLDS = 8
 
 LEAST_STEPS, LEAST_ROLLOUTS = 4, 512
-"""Of the past, where the window is not told: fits of a hundred rollouts are rough, and cost learning (docs/learning.md)."""
+"""Of the past, where the window is not told: fits of a hundred rollouts are rough, and cost learning (docs/evidence/learning.md)."""
 
 MAX_STATES = 1 << 14
 """Of a step, that the fit sees: it has two dozen parameters, and its seconds and its window grow with them."""

@@ -50,7 +50,7 @@ def test_one_key_trains_and_logs(uninterrupted: Run) -> None:
 
 
 def test_every_metric_is_documented(uninterrupted: Run) -> None:
-    page = Path("docs/metrics.md").read_text()
+    page = Path("docs/reference/metrics.md").read_text()
     names = {n for step in uninterrupted.steps.values() for n in step if "rredcot" in n}
     assert len(names) > 30
     missing = [n for n in names if n not in page and n.rsplit("/", 1)[0] + "/{" not in page]

@@ -228,9 +228,9 @@ def test_the_script_runs(tmp_path: Path) -> None:
     assert record["settings"]["families"] == ["sums"]
     assert abs(record["summary"]["size/rloo/2"]["value"]) < 1e-9
     assert "sums/cosine/rredcot_token" in record["summary"]
-    page = tmp_path / "docs" / "page.md"
-    page.parent.mkdir()
+    page = tmp_path / "docs" / "evidence" / "page.md"
+    page.parent.mkdir(parents=True)
     page.write_text("\n".join(MARKS))
     subprocess.run([*command, "--report", "--page", f"{page}"], cwd=BENCHMARKS.parent, env=environment, check=True)
     assert "leave-one-out OTB" in page.read_text()
-    assert (page.parent / "images" / "estimators.png").exists()
+    assert (tmp_path / "docs" / "images" / "estimators.png").exists()

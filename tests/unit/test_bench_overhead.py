@@ -168,7 +168,7 @@ def test_the_page_gets_its_tables_and_keeps_its_words(tmp_path: Path) -> None:
     page.write_text("no marks")
     with pytest.raises(ValueError, match=r"page\.md: no line '<!-- overhead"):
         tables.fill_page(page, "")
-    real = (BENCHMARKS.parent / "docs" / "overhead.md").read_text()
+    real = (BENCHMARKS.parent / "docs" / "evidence" / "overhead.md").read_text()
     assert real.index(tables.MARKS[0]) < real.index(tables.MARKS[1])
 
 

@@ -28,7 +28,9 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_the_segmenter_of_the_extension_page_works_by_file(tmp_path: Path) -> None:
-    source = re.search(r"```python\n(# my_segmenter.py\n.*?)```", (DOCS / "extending.md").read_text(), re.DOTALL)
+    source = re.search(
+        r"```python\n(# my_segmenter.py\n.*?)```", (DOCS / "guides/extending.md").read_text(), re.DOTALL
+    )
     assert source is not None
     file = tmp_path / "my_segmenter.py"
     file.write_text(source[1])
@@ -40,7 +42,7 @@ def test_the_segmenter_of_the_extension_page_works_by_file(tmp_path: Path) -> No
 
 def test_the_estimator_of_the_extension_page_works() -> None:
     source = re.search(
-        r"```python\n(@dataclass.*?class HalfWay.*?)```", (DOCS / "extending.md").read_text(), re.DOTALL
+        r"```python\n(@dataclass.*?class HalfWay.*?)```", (DOCS / "guides/extending.md").read_text(), re.DOTALL
     )
     assert source is not None
     names = {"dataclass": dataclass, "ClassVar": ClassVar, "torch": torch, "Estimate": Estimate}
@@ -52,7 +54,7 @@ def test_the_estimator_of_the_extension_page_works() -> None:
 
 
 def test_every_name_has_its_line_on_the_configuration_page() -> None:
-    page = (DOCS / "configuration.md").read_text()
+    page = (DOCS / "reference/configuration.md").read_text()
     names = [*rr.list_segmenters(), *rr.list_value_estimators(), *rr.list_shapers()]
     shipped = [
         name for name in names if not name.endswith("_for_test") and name not in ("half_way", "halve_answer")
@@ -61,12 +63,12 @@ def test_every_name_has_its_line_on_the_configuration_page() -> None:
 
 
 def test_every_key_has_its_line_on_the_configuration_page() -> None:
-    page = (DOCS / "configuration.md").read_text()
+    page = (DOCS / "reference/configuration.md").read_text()
     assert not [field.name for field in fields(rr.RRedCoTConfig) if f"`{field.name}`" not in page]
 
 
 def test_every_function_of_the_formula_page_exists() -> None:
-    table = re.findall(r"^\|.*\| ([^|]*) \|$", (DOCS / "math.md").read_text(), re.MULTILINE)
+    table = re.findall(r"^\|.*\| ([^|]*) \|$", (DOCS / "reference/math.md").read_text(), re.MULTILINE)
     names = {name for cell in table for name in re.findall(r"`(?:\w+\.)*(\w+)", cell)} - {"shapers"}
     source = "\n".join(path.read_text() for path in (DOCS.parent / "rredcot_plugin").rglob("*.py"))
     assert len(names) > 12
@@ -76,7 +78,7 @@ def test_every_function_of_the_formula_page_exists() -> None:
 
 
 def test_links_between_pages_lead_somewhere() -> None:
-    for page in [*DOCS.glob("*.md"), DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md"]:
+    for page in [*DOCS.rglob("*.md"), *(DOCS.parent / name for name in ("README.md", "CONTRIBUTING.md"))]:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
@@ -85,7 +87,7 @@ VERLS_OWN = ("Unknown advantage estimator", "Could not override", "Key 'rredcot'
 
 
 def test_every_message_of_the_troubleshooting_page_is_one_that_we_raise() -> None:
-    page = (DOCS / "troubleshooting.md").read_text()
+    page = (DOCS / "start/troubleshooting.md").read_text()
     messages = [
         m for cell in re.findall(r"^\| (`[^|]*) \|", page, re.MULTILINE) for m in re.findall(r"`([^`]+)`", cell)
     ]
@@ -106,7 +108,7 @@ def slug(heading: str) -> str:
 
 
 def test_links_into_pages_lead_to_a_heading() -> None:
-    for page in [*DOCS.glob("*.md"), DOCS.parent / "README.md"]:
+    for page in [*DOCS.rglob("*.md"), DOCS.parent / "README.md"]:
         for target, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text()):
             headings = re.findall(
                 r"^#+ (.*)$", (page.parent / target if target else page).read_text(), re.MULTILINE
@@ -115,14 +117,14 @@ def test_links_into_pages_lead_to_a_heading() -> None:
 
 
 def test_histograms_and_tables_have_their_line_on_the_metrics_page() -> None:
-    page = (DOCS / "metrics.md").read_text()
+    page = (DOCS / "reference/metrics.md").read_text()
     credit = rr.assign_credit(text_rollouts(["a\nb", "c\nd"], [1.0, 0.0]), rr.RRedCoTConfig(segmenter="newline"))
     assert not [name for name in [*credit_numbers(credit), DROPPED, TABLE] if f"`{name}`" not in page]
 
 
 # ---- the commands of the first pages
 
-FIRST_PAGES = ("quickstart.md", "recipes.md")
+FIRST_PAGES = ("start/quickstart.md", "guides/recipes.md")
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +187,7 @@ def test_a_key_that_a_recipe_sets_is_changed_without_the_plus(argv_of: Argv, com
 
 
 def test_the_metrics_of_the_first_pages_exist() -> None:
-    known = (DOCS / "metrics.md").read_text()
-    for page in (*FIRST_PAGES, "tuning.md", "troubleshooting.md"):
+    known = (DOCS / "reference/metrics.md").read_text()
+    for page in (*FIRST_PAGES, "guides/tuning.md", "start/troubleshooting.md"):
         for name in re.findall(r"`((?:rredcot|timing_s/rredcot)[/_][a-z_/]+)`", (DOCS / page).read_text()):
             assert name in known or name.rsplit("/", 1)[0] in known, f"{page}: {name}"

@@ -36,7 +36,7 @@ LIMITS: list[dict] = [
 class FromThePast(OutcomeCalibrator):
     """One past step of 40 states with arbitrary features: its fit looks at everything that a state tells.
 
-    The span of rewards comes from there too. In a run's first step it comes from the batch (docs/math.md).
+    The span of rewards comes from there too. In a run's first step it comes from the batch (docs/reference/math.md).
     """
 
     def __init__(self) -> None:

@@ -283,7 +283,7 @@ LANDLOCKED = {
 
 
 @pytest.mark.skipif(
-    not landlock.version(), reason="this kernel has no Landlock; docs/sandbox.md says what follows"
+    not landlock.version(), reason="this kernel has no Landlock; docs/guides/sandbox.md says what follows"
 )
 @pytest.mark.parametrize("name", LANDLOCKED)
 def test_weak_isolation_bounds_files_where_the_kernel_has_landlock(name: str, secret_file: Path) -> None:

@@ -65,7 +65,9 @@ BUSY = {*HANGING, "colliding keys"}
 @pytest.mark.parametrize(("where", "name"), everywhere(CHEATS, BY_THE_SYSTEM))
 def test_cheats_earn_nothing(where: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if name == "memory of the trainer" and where == "weak" and not landlock.version():
-        pytest.skip("weak isolation shows the trainer's memory where the kernel has no Landlock: docs/sandbox.md")
+        pytest.skip(
+            "weak isolation shows the trainer's memory where the kernel has no Landlock: docs/guides/sandbox.md"
+        )
     solution, tests = CHEATS[name]
     limits = HANGS if name in SILENT else BRIEF if name in BUSY else PATIENT
     result = runs_in(where, monkeypatch)(
@@ -98,7 +100,7 @@ def test_what_the_tests_swallow_is_named(run: Run, tests: str) -> None:
     ids=["nan", "tests that catch", "an error of the tests' own", "a name that the tests leave open"],
 )
 def test_what_remains_is_the_fault_of_the_tests(solution: str, tests: str) -> None:
-    """docs/sandbox.md lists these: wrong solutions that pass, because the tests let them."""
+    """docs/guides/sandbox.md lists these: wrong solutions that pass, because the tests let them."""
     assert run_tests(solution, tests, limits=PATIENT).passed
 
 

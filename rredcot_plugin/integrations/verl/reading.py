@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 INEXACT = (
     "rredcot: algorithm.rredcot.segmenter=%s places boundaries that depend on what comes after them, which biases the policy "
-    "gradient: %s. Training goes on; rredcot.check_segmenter tests a segmenter, and docs/extending.md says how to mend it"
+    "gradient: %s. Training goes on; rredcot.check_segmenter tests a segmenter, and docs/guides/extending.md says how to mend it"
 )
 
 
