@@ -88,7 +88,7 @@ ACTOR=(
   actor_rollout_ref.actor.use_kl_loss=False        # no reference model: its memory goes to longer traces
   actor_rollout_ref.actor.entropy_coeff=0
   actor_rollout_ref.actor.entropy_from_logits_with_chunking=True
-  # no Ulysses and no fused kernels: with either, probes become rows of their own (docs/reference/configuration.md)
+  # no Ulysses and no fused kernels: with either, probes become rows of their own (docs/guides/choosing-values.md)
   actor_rollout_ref.actor.ulysses_sequence_parallel_size=1
   actor_rollout_ref.model.use_fused_kernels=False
 )

@@ -25,6 +25,7 @@ from tests.unit.recipe_scripts import Argv, Compose, argv_reader, verls_configur
 from tests.unit.reference import pieces, text_rollouts
 
 DOCS = Path(__file__).parents[2] / "docs"
+README = DOCS.parent / "README.md"
 
 
 def test_the_segmenter_of_the_extension_page_works_by_file(tmp_path: Path) -> None:
@@ -83,6 +84,17 @@ def test_links_between_pages_lead_somewhere() -> None:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+def test_the_python_of_the_readme_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    found = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", README.read_text(), re.DOTALL)
+    assert found is not None
+    exec(found[1], {})
+    assert capsys.readouterr().out == found[2]
+
+
+def test_the_readme_stays_short() -> None:
+    assert len(README.read_text().splitlines()) <= 140
+
+
 VERLS_OWN = ("Unknown advantage estimator", "Could not override", "Key 'rredcot'")
 
 
@@ -124,7 +136,7 @@ def test_histograms_and_tables_have_their_line_on_the_metrics_page() -> None:
 
 # ---- the commands of the first pages
 
-FIRST_PAGES = ("start/quickstart.md", "guides/recipes.md")
+FIRST_PAGES = ("../README.md", "start/quickstart.md", "guides/recipes.md")
 
 
 @pytest.fixture(scope="module")
