@@ -10,11 +10,11 @@ PIP_FLAGS := --quiet --disable-pip-version-check
 # Tests that start Ray leave the second core to it.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help env env-vllm browser demo dry-run test test-unit test-contract test-e2e test-vllm mutants lint types format bench-probes bench-overhead bench-fidelity bench-tabular bench-gradient bench-estimators bench-learning bench-quick clean
+.PHONY: help env env-vllm browser demo dry-run test test-unit test-contract test-e2e test-vllm mutants lint types format docs bench-probes bench-overhead bench-fidelity bench-tabular bench-gradient bench-estimators bench-learning bench-quick clean
 
 help:
 	@sed -n 's/^# //p;s/^## //p' Makefile | head -2
-	@echo "targets: env env-vllm browser demo dry-run test test-unit test-contract test-e2e test-vllm mutants lint types format bench-probes bench-overhead bench-fidelity bench-tabular bench-gradient bench-estimators bench-learning bench-quick clean"
+	@echo "targets: env env-vllm browser demo dry-run test test-unit test-contract test-e2e test-vllm mutants lint types format docs bench-probes bench-overhead bench-fidelity bench-tabular bench-gradient bench-estimators bench-learning bench-quick clean"
 
 env: $(VENV)/.installed
 env-vllm: $(VENV_VLLM)/.installed
@@ -73,6 +73,16 @@ test-vllm: env-vllm
 
 mutants: env
 	$(BIN)/python tests/mutants.py
+
+# The pages and the API reference as a site in outputs/site; a broken link fails.
+docs: $(VENV)/.docs-installed
+	PYTHONPATH=$(CURDIR) NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "written: outputs/site/index.html"
+
+# Apart from the other extras, so that training and testing need none of it.
+$(VENV)/.docs-installed: $(VENV)/.installed
+	$(BIN)/python -m pip install $(PIP_FLAGS) -c constraints/light.txt -e '.[docs]'
+	@touch $@
 
 lint: env
 	$(BIN)/ruff check .

@@ -34,7 +34,7 @@ from learn.runs import DONE, FAILED, Record, Run, Sizes, load, merge, rows_of, t
 from learn.schedule import Plan
 from learn.summary import BASE, Summary, summarize, verdicts, without_unknown
 from learn.systems import DEFAULT_SYSTEMS, MORE_SYSTEMS, choose, parse_system
-from learn.tables import draw, fill_page, make_tables, objections, split_page
+from learn.tables import draw, fill_page, make_tables, objections, page_tables, split_page
 from record import picture_of, write_record
 
 ROOT = Path(__file__).parent.parent
@@ -229,7 +229,7 @@ def report(plan: Plan, records: dict[Run, Record], output: Path, page: Path | No
     draw(picture_of(output), found)
     if page is not None:
         picture = f"![Held-out accuracy over steps, seconds and tokens](../images/{output.stem}.png)"
-        fill_page(page, f"{text}\n\n{picture}", output.stem)
+        fill_page(page, f"{page_tables(found, summary, tuned)}\n\n{picture}", output.stem)
 
 
 def against_verl(args: argparse.Namespace, plan: Plan, folder: Path, output: Path) -> None:

@@ -33,6 +33,13 @@ COST = {
     "seconds": "seconds a run",
     "generated_tokens": "tokens a run",
 }
+ON_THE_PAGE = {
+    "steps_to_grpo_final": "steps to GRPO's final accuracy, GRPO = 1",
+    "final_accuracy": "final accuracy",
+    "final_minus_grpo": "minus GRPO's, equal seeds",
+    "area_minus_grpo": "on the way, minus GRPO's",
+    "seconds": "seconds per run",
+}
 OVERALL = {
     "final_accuracy": "final accuracy",
     "final_better_than_grpo": "P(better than GRPO) at the end",
@@ -58,6 +65,23 @@ def make_tables(found: Found, summary: Summary, tuned: Mapping[Pair, Tuned]) -> 
             cost.append([name, *_cells(summary, f"{family}/{name}", COST)])
         parts += [f"**{family}**", _table(["system", "rate", "runs", *QUALITY.values()], quality)]
         parts += [_table(["system", *COST.values()], cost)]
+    return "\n\n".join(parts)
+
+
+def page_tables(found: Found, summary: Summary, tuned: Mapping[Pair, Tuned]) -> str:
+    """Markdown for the page: one table per family; what `make_tables` has beyond it is in the result file."""
+    parts = []
+    for family, systems in found.items():
+        rows = [
+            [
+                name,
+                f"{tuned[family, name].rate:g}",
+                _runs(curves),
+                *_cells(summary, f"{family}/{name}", ON_THE_PAGE),
+            ]
+            for name, curves in systems.items()
+        ]
+        parts += [f"**`{family}`**", _table(["system", "rate", "seeds", *ON_THE_PAGE.values()], rows)]
     return "\n\n".join(parts)
 
 

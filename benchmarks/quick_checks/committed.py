@@ -21,13 +21,9 @@ COMMANDS = {
         for family in ("own_sums", "habits", "chains", "parts")
     },
     "learning": "make bench-learning",
-    "learning_first": "python benchmarks/learning.py --families habits chains parts "
-    "--output benchmarks/results/learning_first.json",
     "learning_parts": "python benchmarks/learning.py --families parts "
     "--systems grpo rredcot trace_baseline control_no_reward "
     "--output benchmarks/results/learning_parts.json --page docs/evidence/learning.md",
-    "learning_retuned": "python benchmarks/learning.py --families chains --systems grpo rredcot_window4 "
-    "--output benchmarks/results/learning_retuned.json",
     "learning_window": "python benchmarks/learning.py --families habits chains --systems grpo rredcot_window4 "
     "--system w16 calibrate_window=16 --system w64 calibrate_window=64 --rates 1e-4 1.4e-4 --seeds 0 "
     "--output benchmarks/results/learning_window.json",

@@ -22,7 +22,7 @@ from learn.runs import DONE, FAILED, load, merge, save, with_texts
 from learn.schedule import Plan
 from learn.summary import summarize
 from learn.systems import System
-from learn.tables import make_tables, objections
+from learn.tables import make_tables, objections, page_tables
 from learn.trainer import LeanTrainer
 
 from tests.unit.learning_cases import NO_MODELS, SMALL, run_of, small_plan, system
@@ -152,6 +152,8 @@ def test_failed_runs_are_named_and_part_of_no_mean(plan: Plan, folder: Path, tmp
     found = {"sums": {"rredcot": curves}}
     tuned = plan.tuned(records)
     assert "1 failed" in make_tables(found, summarize(found), tuned)
+    shown = page_tables(found, summarize(found), tuned)
+    assert "1 failed" in shown and "steps to GRPO's final accuracy" in shown and "SD of" not in shown
     assert any("FloatingPointError: nan" in line for line in objections(found, summarize(found), tuned))
     assert bad not in plan.todo(records)
     done = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.json") if path.name != bad.file}
