@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import pkgutil
 import re
 import shlex
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
-import torch
 import typer
 
 import rredcot_plugin as rr
@@ -20,12 +19,13 @@ from rredcot_plugin.integrations.verl.settings import read_settings
 from rredcot_plugin.integrations.verl.tracker_payload import credit_numbers
 from rredcot_plugin.integrations.verl.tracking import DROPPED, TABLE
 from rredcot_plugin.testing import check_segmenter
-from rredcot_plugin.values.base import Estimate
 from tests.unit.recipe_scripts import Argv, Compose, argv_reader, verls_configuration
 from tests.unit.reference import pieces, text_rollouts
 
 DOCS = Path(__file__).parents[2] / "docs"
 README = DOCS.parent / "README.md"
+GENERATED = [DOCS / "reference" / name for name in ("configuration.md", "metrics.md")]
+"""Tables that are as long as what they list."""
 
 
 def test_the_segmenter_of_the_extension_page_works_by_file(tmp_path: Path) -> None:
@@ -41,14 +41,15 @@ def test_the_segmenter_of_the_extension_page_works_by_file(tmp_path: Path) -> No
     assert pieces(rollouts, segmenter(rollouts)) == ["a:", " b:", " c"]
 
 
-def test_the_estimator_of_the_extension_page_works() -> None:
+def test_the_estimator_of_the_extension_page_works(tmp_path: Path) -> None:
     source = re.search(
-        r"```python\n(@dataclass.*?class HalfWay.*?)```", (DOCS / "guides/extending.md").read_text(), re.DOTALL
+        r"```python\n(# my_values.py.*?class HalfWay.*?)```", (DOCS / "guides/extending.md").read_text(), re.DOTALL
     )
     assert source is not None
-    names = {"dataclass": dataclass, "ClassVar": ClassVar, "torch": torch, "Estimate": Estimate}
-    exec(source[1], names)
-    rr.register_value_estimator("half_way", overwrite=True)(names["HalfWay"])
+    file = tmp_path / "my_values.py"
+    file.write_text(source[1])
+    half_way = rr.get_value_estimator({"path": str(file), "name": "HalfWay"})
+    rr.register_value_estimator("half_way", overwrite=True)(type(half_way))
     config = rr.RRedCoTConfig(value_estimator="half_way", segmenter="newline", calibrate="none")
     credit = rr.assign_credit(text_rollouts(["a\nb\nccc"]), config)
     assert credit.values[0].tolist() == [0.0, 0.5, 1.0]
@@ -91,8 +92,34 @@ def test_the_python_of_the_readme_prints_what_it_says(capsys: pytest.CaptureFixt
     assert capsys.readouterr().out == found[2]
 
 
-def test_the_readme_stays_short() -> None:
+def words(page: Path) -> int:
+    """Words of a page, without the bars of tables."""
+    return sum(word not in ("|", "---") for word in page.read_text().split())
+
+
+def test_the_readme_stays_short_and_the_pages_too() -> None:
     assert len(README.read_text().splitlines()) <= 140
+    assert sum(words(page) for page in [README, *DOCS.rglob("*.md")] if page not in GENERATED) < 20_000
+
+
+def test_every_page_has_its_place_in_the_navigation_and_on_the_map() -> None:
+    pages = {f"{page.relative_to(DOCS)}" for page in DOCS.rglob("*.md")}
+    assert set(re.findall(r": ([\w/-]+\.md)$", (DOCS.parent / "mkdocs.yml").read_text(), re.MULTILINE)) == pages
+    assert set(re.findall(r"\]\(([\w/-]+\.md)\)", (DOCS / "index.md").read_text())) == pages - {"index.md"}
+
+
+def test_every_name_of_the_api_page_exists() -> None:
+    names = re.findall(r"^::: rredcot_plugin\.([\w.]+)$", (DOCS / "reference/api.md").read_text(), re.MULTILINE)
+    assert set(rr.__all__) & set(names) >= {"assign_credit", "Rollouts", "Segments", "Credit", "RRedCoTConfig"}
+    for name in names:
+        pkgutil.resolve_name(f"rredcot_plugin.{name}")
+
+
+def test_evidence_opens_with_its_claim_and_its_caveats() -> None:
+    for page in (DOCS / "evidence").glob("*.md"):
+        paragraphs = page.read_text().split("\n\n")
+        assert paragraphs[1].startswith("**"), page.name
+        assert any(part.startswith("**Caveats") for part in paragraphs[:6]), page.name
 
 
 VERLS_OWN = ("Unknown advantage estimator", "Could not override", "Key 'rredcot'")
