@@ -90,16 +90,14 @@ def enumerated_table(summary: Summary, names: Sequence[str], sizes: Sequence[int
 
 
 def families_table(summary: Summary, families: Sequence[str], names: Sequence[str]) -> str:
-    header = ["estimator", *(f"`{family}`: size, cosine, signal / variance" for family in families)]
+    """Signal over variance, and the cosine with g on the family where it is least; sizes are in the result file."""
+    header = ["signal / variance, GRPO = 1", *(f"`{family}`" for family in families), "least cosine"]
     rows = []
     for name in names:
-        cells = []
-        for family in families:
-            size, cosine, snr = (summary[f"{family}/{key}/{name}"] for key in ("size", "cosine", "snr_vs_grpo"))
-            cells.append(
-                f"{signed(size['value'])}, {cosine['value']:.3f}, **{snr['value']:.2f}** [{snr['low']:.2f}, {snr['high']:.2f}]"
-            )
-        rows.append([label(name), *cells])
+        entries = [summary[f"{family}/snr_vs_grpo/{name}"] for family in families]
+        cells = [f"{entry['value']:.2f} [{entry['low']:.2f}, {entry['high']:.2f}]" for entry in entries]
+        cosine = min(summary[f"{family}/cosine/{name}"]["value"] for family in families)
+        rows.append([label(name), *cells, f"{cosine:.3f}"])
     return table(header, rows)
 
 

@@ -232,5 +232,5 @@ def test_the_script_runs(tmp_path: Path) -> None:
     page.parent.mkdir(parents=True)
     page.write_text("\n".join(MARKS))
     subprocess.run([*command, "--report", "--page", f"{page}"], cwd=BENCHMARKS.parent, env=environment, check=True)
-    assert "leave-one-out OTB" in page.read_text()
+    assert "leave-one-out OTB" in page.read_text() and "| `sums` | least cosine |" in page.read_text()
     assert (tmp_path / "docs" / "images" / "estimators.png").exists()
