@@ -3,113 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
-from rredcot_plugin.registry import (
-    BASELINES,
-    SEGMENTERS,
-    SHAPERS,
-    VALUE_ESTIMATORS,
-    check_count,
-    check_number,
-    nearest,
-)
+from rredcot_plugin.allowed import OneOf
+from rredcot_plugin.choices import choose_baseline, choose_window
+from rredcot_plugin.options import Options
+from rredcot_plugin.presets import GIVEN, PRESET, resolve_keys
+from rredcot_plugin.registry import BASELINES, SEGMENTERS, SHAPERS, VALUE_ESTIMATORS
 from rredcot_plugin.types import Rollouts, Segments
-from rredcot_plugin.values.base import calibrates, scores_read
+from rredcot_plugin.values.base import scores_read
 from rredcot_plugin.values.calibration import OutcomeCalibrator
 from rredcot_plugin.values.forest import ForestCalibrator
 
-PROPOSALS = ("group", "ground_truth", "group_or_ground_truth", "reference")
-CALIBRATIONS = ("none", "group_shift", "outcome", "trees")
-PROBE_BACKENDS = ("auto", "cached", "packed", "batched")
-MODES = ("segment_gae", "weighted")
-SCALES = ("group_std", "none", "batch_std", "whiten")
-
 
 @dataclass(frozen=True)
-class RRedCoTConfig:
-    """Everything that ``assign_credit`` and the verl integration can be told.
+class RRedCoTConfig(Options):
+    """Everything that ``assign_credit`` and the verl integration can be told: the fields of ``Options``, checked.
 
     ``scale=None`` follows verl's ``algorithm.norm_adv_by_std_in_grpo``: ``group_std`` where that is true
-    (verl's default, and ours outside verl), else ``none``. See docs/reference/configuration.md for each key.
+    (verl's default, and ours outside verl), else ``none``. Each key: docs/reference/configuration.md.
 
     Raises:
         ValueError: a value that is not allowed, naming the key, the value and what is.
     """
 
-    segmenter: str | Mapping[str, Any] = "sentence"
-    segmenter_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    value_estimator: str | Mapping[str, Any] = "support"
-    value_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    proposals: str = "group_or_ground_truth"
-    leave_one_out: bool = True
-    prior_from_group: bool = True
-    length_normalize: bool = False
-    clip: float | None = None
-    calibrate: str = "outcome"
-    calibrate_window: str | int = "auto"
-    baseline: str | Mapping[str, Any] = "auto"
-    baseline_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    bridge: str = "auto"
-    terminator: str = "auto"
-    max_probe_tokens: int = 32
-    probe_backend: str = "auto"
-    shapers: tuple[str | Mapping[str, Any], ...] = ()
-    mode: str = "segment_gae"
-    lam: float = 1.0
-    lam_coarse: float | None = None
-    scale: str | None = None
-    match_grpo: bool = False
-    credit_workers: str | int = "auto"
-    credit_timeout_s: float = 600.0
-    dump_dir: str | None = None
-    dump_every: int = 1
-    dump_max_mb: int = 1024
-    log_every: int = 10
-
     def __post_init__(self) -> None:
         if isinstance(self.shapers, str):
             raise ValueError(f"shapers={self.shapers!r}: expected a list of names, or of {{name, options}}")
         object.__setattr__(self, "shapers", tuple(self.shapers))
-        self._one_of("proposals", PROPOSALS)
-        self._one_of("calibrate", CALIBRATIONS)
-        self._one_of("probe_backend", PROBE_BACKENDS)
-        self._one_of("mode", MODES)
+        for key in fields(self):
+            key.metadata["allowed"].check(key.name, getattr(self, key.name))
         self._check_baseline()
-        if self.scale is not None:
-            self._one_of("scale", SCALES)
-        for key in ("leave_one_out", "prior_from_group", "length_normalize", "match_grpo"):
-            if not isinstance(getattr(self, key), bool):
-                raise ValueError(f"{key}={getattr(self, key)!r}: allowed are true and false")
-        check_number("lam", self.lam, 0.0, 1.0)
-        if self.lam_coarse is not None:
-            check_number("lam_coarse", self.lam_coarse, 0.0, 1.0)
-        if self.clip is not None:
-            check_number("clip", self.clip, 0.0)
-        for key in ("max_probe_tokens", "dump_every", "dump_max_mb"):
-            check_count(key, getattr(self, key))
-        if self.calibrate_window != "auto" and not _is_whole(self.calibrate_window):
-            raise ValueError(
-                f"calibrate_window={self.calibrate_window!r}: allowed are whole numbers from 0 (the batch at hand alone), "
-                "or 'auto'"
-            )
-        if not _is_whole(self.log_every):
-            raise ValueError(f"log_every={self.log_every!r}: allowed are whole numbers from 1, and 0 for never")
-        if self.credit_workers != "auto" and not _is_whole(self.credit_workers):
-            raise ValueError(
-                f"credit_workers={self.credit_workers!r}: allowed are whole numbers from 0 (none beside the driver), or 'auto'"
-            )
-        check_number("credit_timeout_s", self.credit_timeout_s, 1.0)
         self.build_calibrator()  # names a package that it lacks
-        for key in ("bridge", "terminator"):
-            if not isinstance(getattr(self, key), str):
-                raise ValueError(f"{key}={getattr(self, key)!r}: allowed is a text, or 'auto'")
 
     def _check_baseline(self) -> None:
         """What is measured against a baseline is a return, and the baseline must not know the trace's own outcome."""
         if isinstance(self.baseline, str) and ":" not in self.baseline:
-            self._one_of("baseline", ("auto", *BASELINES.names()))
+            OneOf(("auto", *BASELINES.names())).check("baseline", self.baseline)
         if self.baseline == "auto" and self.baseline_kwargs:
             raise ValueError(f"baseline_kwargs={dict(self.baseline_kwargs)!r}: name the baseline that takes them")
         if self.baseline in ("auto", "value"):
@@ -120,34 +51,47 @@ class RRedCoTConfig:
                     f"{key}={getattr(self, key)!r}: baseline={self.baseline} needs {key}={value!r}, or take baseline=value"
                 )
 
-    def _one_of(self, key: str, allowed: tuple[str, ...]) -> None:
-        value = getattr(self, key)
-        if value not in allowed:
-            hint = nearest(str(value), list(allowed))
-            raise ValueError(f"{key}={value!r}:{hint} Allowed: {', '.join(allowed)}")
-
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> RRedCoTConfig:
         """Build from a plain mapping (a Hydra group, say), checking names that need the registries too.
 
+        ``preset`` names a set of keys (``presets.PRESETS``); the mapping's other keys win over it.
+
+        >>> RRedCoTConfig.from_mapping({"preset": "lean"}).baseline
+        'trace'
         >>> RRedCoTConfig.from_mapping({"lambda": 0.9})
         Traceback (most recent call last):
         ValueError: unknown key 'lambda' in algorithm.rredcot. Did you mean 'lam'? ...
 
         Raises:
-            ValueError: an unknown key (with the nearest valid one), or a value that is not allowed.
+            ValueError: an unknown key or preset (with the nearest valid one), or a value that is not allowed.
         """
-        known = [f.name for f in fields(cls)]
-        for key in mapping:
-            if key not in known:
-                hint = nearest(str(key), known)
-                raise ValueError(f"unknown key {key!r} in algorithm.rredcot.{hint} Known: {', '.join(known)}")
-        config = cls(**dict(mapping))
+        return cls.from_keys(*resolve_keys(mapping))
+
+    @classmethod
+    def from_keys(cls, keys: Mapping[str, Any], sources: Mapping[str, str]) -> RRedCoTConfig:
+        """Build from what ``presets.resolve_keys`` returns.
+
+        Raises:
+            ValueError: a value that is not allowed; options that do not go with what a preset has named.
+        """
+        config = cls(**keys)
         config._check_levels(config.build_segmenter())
-        config.build_value_estimator()
-        config.build_baseline(log_probs=True)
+        for name, options in (("value_estimator", "value_kwargs"), ("baseline", "baseline_kwargs")):
+            source = sources.get(name, GIVEN)
+            try:
+                config._build(name)
+            except ValueError as error:
+                if not source.startswith(PRESET) or sources.get(options) != GIVEN:
+                    raise
+                raise ValueError(
+                    f"{error}. {source} sets {name}={keys[name]}: leave {options} out, or give {name} as well"
+                ) from error
         config.build_shapers()
         return config
+
+    def _build(self, key: str) -> Any:
+        return self.build_value_estimator() if key == "value_estimator" else self.build_baseline(log_probs=True)
 
     def build_segmenter(self) -> Any:
         return SEGMENTERS.get(self.segmenter, **self.segmenter_kwargs)
@@ -181,18 +125,10 @@ class RRedCoTConfig:
         return BASELINES.get(name, **self.baseline_kwargs)
 
     def baseline_for(self, *, log_probs: bool) -> str | Mapping[str, Any]:
-        """The baseline that ``auto`` stands for; ``log_probs``: whether the rollouts carry them.
-
-        ``auto`` takes ``least_variance`` where that is measured to help and cannot harm: λ = 1, where Â is the return and any
-        baseline of the prefix leaves its expectation alone, with a calibrated estimator (docs/evidence/gradient.md).
-        """
-        if self.baseline != "auto":
-            return self.baseline
-        plain = self.mode == "segment_gae" and self.lam == 1.0 and self.lam_coarse in (None, 1.0)
-        fitted = self.calibrate in ("outcome", "trees") and calibrates(self.build_value_estimator())
-        compared = self.leave_one_out and not self.match_grpo
-        shifted = plain and fitted and compared and log_probs
-        return "least_variance" if shifted else "value"
+        """The baseline that ``auto`` stands for (``choices.choose_baseline``); ``log_probs``: whether the rollouts carry
+        them."""
+        name: str | Mapping[str, Any] = choose_baseline(self, log_probs=log_probs).value
+        return name
 
     @property
     def has_critic(self) -> bool:
@@ -200,7 +136,7 @@ class RRedCoTConfig:
         return "critic" in scores_read(self.build_value_estimator())
 
     def build_calibrator(self) -> OutcomeCalibrator:
-        window = None if self.calibrate_window == "auto" else int(self.calibrate_window)
+        window = choose_window(self).value
         if self.calibrate == "trees":
             return ForestCalibrator(window)
         return OutcomeCalibrator(window, shift_only=self.calibrate == "group_shift")
@@ -215,8 +151,3 @@ def _shaper(entry: str | Mapping[str, Any]) -> Any:
     if not isinstance(entry, Mapping) or set(entry) - {"name", "options"} or "name" not in entry:
         raise ValueError(f"shapers: expected a name or {{name, options}}, got {entry!r}")
     return SHAPERS.get(entry["name"], **entry.get("options", {}))
-
-
-def _is_whole(value: object) -> bool:
-    """Whether this is a whole number from 0; true and false are none."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

@@ -12,6 +12,7 @@ import torch
 from rredcot_plugin.baselines.base import Evidence, is_per_token
 from rredcot_plugin.baselines.value import ValueBaseline
 from rredcot_plugin.baselines.weights import gradient_norm_proxy
+from rredcot_plugin.choices import choose_scale, is_grpo
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.credit import metrics as metric
 from rredcot_plugin.credit.advantages import (
@@ -32,7 +33,6 @@ from rredcot_plugin.credit.redistribution import (
 )
 from rredcot_plugin.groups import Outcomes, group_stats
 from rredcot_plugin.segmenters.lookahead import LookaheadWatch
-from rredcot_plugin.segmenters.none import NoSegmenter
 from rredcot_plugin.types import Credit, Rollouts, Segments, check_finite, check_partition, check_shape
 from rredcot_plugin.values.base import Probed, calibrates, estimate, proposal_limits
 from rredcot_plugin.values.calibration import OutcomeCalibrator
@@ -90,7 +90,7 @@ def assign_credit(
         levels = config.build_levels(rollouts)
         coarse, segments = levels[0], levels[-1]
         looks_ahead = LookaheadWatch(config.build_segmenter())(rollouts) is not None
-        inexact = {"rredcot/segments/inexact/mean": float(looks_ahead)}
+        inexact = {"rredcot/segments/lookahead/mean": float(looks_ahead)}
     check_partition(segments, rollouts.response_mask)
     penalties, outcomes = _outcomes(rollouts, segments)
     report = {"rredcot/fallback/nonfinite_reward/mean": metric.share(~outcomes.finite)} | inexact
@@ -135,8 +135,7 @@ def _is_grpo(config: RRedCoTConfig, segments: Segments) -> bool:
     That a batch happens to have one segment per trace is no reason for it: whether a trace is cut depends on the trace,
     and so would its baseline.
     """
-    whole = isinstance(config.build_segmenter(), NoSegmenter)
-    return whole and segments.max_segments == 1 and not config.has_critic
+    return segments.max_segments == 1 and is_grpo(config)
 
 
 def _outcomes(rollouts: Rollouts, segments: Segments) -> tuple[torch.Tensor, Outcomes]:
@@ -234,7 +233,7 @@ def _grpo(config: RRedCoTConfig, outcomes: Outcomes) -> torch.Tensor:
 
 
 def _scale(config: RRedCoTConfig) -> str:
-    return config.scale or "group_std"
+    return str(choose_scale(config).value)
 
 
 def _baselines(baseline: Any, evidence: Evidence) -> torch.Tensor:

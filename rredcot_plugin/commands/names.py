@@ -1,26 +1,34 @@
-"""`rredcot list`: what can be written behind `algorithm.rredcot.*`."""
+"""`rredcot list`: what the keys of `algorithm.rredcot` may name."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rredcot_plugin.config import PROBE_BACKENDS, RRedCoTConfig
+from rredcot_plugin.config import RRedCoTConfig
+from rredcot_plugin.options import PROBE_BACKENDS
+from rredcot_plugin.presets import PRESETS
 from rredcot_plugin.registry import BASELINES, SEGMENTERS, SHAPERS, VALUE_ESTIMATORS, Registry
 
 ADVANTAGE_ESTIMATORS = ("rredcot", "rredcot_ppo", "red")
 """Written out, because asking verl's registry would take the import of verl."""
 
 
-def list_names() -> None:
+def list_names(
+    presets: Annotated[bool, typer.Option("--presets", help="List the presets and their keys instead.")] = False,
+) -> None:
     """List segmenters, value estimators, baselines, shapers, advantage estimators and probe backends, with their options."""
     console = Console()
+    if presets:
+        console.print(presets_table())
+        return
     default = RRedCoTConfig()
     for title, registry, key in (
         ("Segmenters", SEGMENTERS, "segmenter"),
@@ -35,6 +43,19 @@ def list_names() -> None:
         ("Probe backends", PROBE_BACKENDS, "algorithm.rredcot.probe_backend"),
     ):
         console.print(Text.assemble((title, "bold"), f"  {', '.join(names)}  ", (key, "dim")))
+
+
+def presets_table() -> Table:
+    """One line a preset: name, what it is for and what is known of it, its keys."""
+    caption = Text.assemble(("Presets", "bold"), ("  algorithm.rredcot.preset", "dim"))
+    table = Table(title=caption, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("name", no_wrap=True, style="bold")
+    table.add_column("what it is for, and the evidence")
+    table.add_column("keys; what is given beside it wins")
+    for name, preset in PRESETS.items():
+        keys = "\n".join(f"{key}={value}" for key, value in preset.keys.items())
+        table.add_row(name, Text(f"{preset.purpose} {preset.evidence}"), Text(keys))
+    return table
 
 
 def names_table(title: str, registry: Registry, default: str, key: str) -> Table:

@@ -111,26 +111,16 @@ def check_with_rredcot(config: Any) -> Any:
     """
     from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 
-    from rredcot_plugin.integrations.verl.settings import (
-        check_estimator,
-        is_ours,
-        read_settings,
-        switch_on_critic,
-        warn_of_pointless,
-    )
+    from rredcot_plugin.integrations.verl.start import begin_run
 
     try:
-        if not is_ours(config):
+        resolved = begin_run(config)
+        if resolved is None:
             _check_registered(config, get_adv_estimator_fn)
             return None
-        settings = read_settings(config)
-        switch_on_critic(config)
-        check_estimator(config, settings)
-        warn_of_pointless(config, settings)
-        settings.build_segmenter()
     except (ValueError, ImportError, AttributeError) as error:
         raise RecipeError(f"algorithm: {error}") from error
-    return settings
+    return resolved.config
 
 
 def _check_registered(config: Any, lookup: Any) -> None:

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from rredcot_plugin.allowed import NAMED, Choice
 from rredcot_plugin.text.answers import FORMATS, THINK_END, AnswerFormat, bridge_for, format_votes, most_voted
 
+AUTO, UNTIL_SEEN = "auto", "boxed"
 ANCHORS = ("\n", ".", "x")
 
 EncodedProbe = tuple[tuple[int, ...], int]
@@ -33,6 +35,25 @@ class AnswerStyle:
         return AnswerStyle(self.votes + other.votes, self.thinks or other.thinks)
 
 
+def choose_bridge(bridge: str) -> Choice:
+    """What ``ProbeEncoder`` puts before an answer; ``bridge`` as there."""
+    if bridge != AUTO:
+        return Choice(bridge, NAMED)
+    formats = ", ".join(FORMATS)
+    reason = (
+        f"follows the answer format that most responses use ({formats}; {UNTIL_SEEN} until one is recognised), after "
+        f"{THINK_END} where the model thinks"
+    )
+    return Choice(None, reason)
+
+
+def choose_terminator(terminator: str) -> Choice:
+    """What ``ProbeEncoder`` puts after an answer; ``terminator`` as there."""
+    if terminator != AUTO:
+        return Choice(terminator, NAMED)
+    return Choice(None, "closes the answer as the format of the bridge does, else with the end-of-sequence token")
+
+
 @dataclass
 class ProbeEncoder:
     """Encodes answers for one tokenizer, and remembers what it has encoded.
@@ -44,10 +65,10 @@ class ProbeEncoder:
     """
 
     tokenizer: Any
-    bridge: str = "auto"
-    terminator: str = "auto"
+    bridge: str = AUTO
+    terminator: str = AUTO
     max_probe_tokens: int = 32
-    answer_format: AnswerFormat = FORMATS["boxed"]
+    answer_format: AnswerFormat = FORMATS[UNTIL_SEEN]
     thinking: bool = False
     _seen: dict[tuple[str, str], EncodedProbe | None] = field(default_factory=dict, repr=False)
 
@@ -66,7 +87,7 @@ class ProbeEncoder:
         Line ends that the prefix already has are not repeated, and a prefix whose thinking has ended is not
         made to end it again.
         """
-        if self.bridge != "auto":
+        if self.bridge != AUTO:
             return self.bridge
         text = bridge_for(self.answer_format, thinking=self.thinking and THINK_END not in prefix)
         if not prefix:
@@ -76,7 +97,7 @@ class ProbeEncoder:
         return text[min(present, leading) :]
 
     def closing(self) -> str:
-        if self.terminator != "auto":
+        if self.terminator != AUTO:
             return self.terminator
         own = self.answer_format.terminator
         return own if own is not None else str(self.tokenizer.eos_token or "\n")

@@ -20,6 +20,7 @@ from omegaconf import OmegaConf
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 import rredcot_plugin as rr
+from rredcot_plugin import choices
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.integrations.verl import credit_workers as crew_module
 from rredcot_plugin.integrations.verl import transfer_fields
@@ -160,8 +161,8 @@ def test_actors_give_the_same_credit(cluster: None, lam_coarse: float | None) ->
 
 
 def test_the_plan_knows_when_the_crew_works() -> None:
-    assert setup.SHARED_FROM == crew_module.AUTO_TOKENS
-    assert Setup().credit_workers == crew_module.MOST_WORKERS
+    assert setup.SHARED_FROM == choices.AUTO_TOKENS
+    assert Setup().credit_workers == choices.MOST_WORKERS
 
 
 def test_one_group_needs_no_actor(cluster: None) -> None:
@@ -175,7 +176,7 @@ def test_auto_stays_in_the_driver_for_a_small_batch(cluster: None, monkeypatch: 
     source = lay_down(rows)
     crew.plan(source, rows.lengths)
     assert not crew.workers.actors
-    monkeypatch.setattr(crew_module, "AUTO_TOKENS", 10)
+    monkeypatch.setattr(choices, "AUTO_TOKENS", 10)
     monkeypatch.setattr(crew_module.os, "sched_getaffinity", lambda _: range(6))
     crew.plan(source, rows.lengths)
     assert len(crew.workers.actors) == 3, "half as many as there are cores"

@@ -16,13 +16,13 @@ from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 from verl.workers.rollout.llm_server import LLMServerClient
 
 import rredcot_plugin as rr
+from rredcot_plugin.integrations.verl.advice import warn_of_pointless
 from rredcot_plugin.integrations.verl.batch import onto_unmasked
 from rredcot_plugin.integrations.verl.settings import (
     DEFAULTS,
     check_estimator,
     read_settings,
     switch_on_critic,
-    warn_of_pointless,
 )
 from rredcot_plugin.integrations.verl.tokens import fit_width, rewards_at_ends
 from tests.contract.test_verl import verl_config

@@ -15,9 +15,10 @@ from verl.trainer.ppo import core_algos
 import rredcot_plugin as rr
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.integrations.verl import transfer_fields
+from rredcot_plugin.integrations.verl.advice import warn_of_pointless
 from rredcot_plugin.integrations.verl.batch import BatchSource
 from rredcot_plugin.integrations.verl.runner import STATE_FILE, CreditRunner
-from rredcot_plugin.integrations.verl.settings import read_settings, warn_of_pointless
+from rredcot_plugin.integrations.verl.settings import read_settings
 from rredcot_plugin.probes.layout import unpack
 from tests.contract.memory import (
     PARTITION,

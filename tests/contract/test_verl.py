@@ -23,9 +23,10 @@ from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
 import rredcot_plugin as rr
 from rredcot_plugin.integrations.verl import SUPPORTED_VERL
+from rredcot_plugin.integrations.verl.advice import warn_of_pointless
 from rredcot_plugin.integrations.verl.engine import ProbeEngineMixin
 from rredcot_plugin.integrations.verl.estimator import compute_rredcot_advantage, credit_step
-from rredcot_plugin.integrations.verl.settings import read_settings, warn_of_pointless, why_not_in_pass
+from rredcot_plugin.integrations.verl.settings import read_settings, why_not_in_pass
 from rredcot_plugin.integrations.verl.trainer import MODES, RRedCoTTrainerMixin, wrap_trainers
 from tests.unit.reference import batches
 

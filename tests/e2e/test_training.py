@@ -30,7 +30,7 @@ def uninterrupted(demo_inputs: Inputs, tmp_path_factory: pytest.TempPathFactory)
     """Four steps with checkpoints and dumps; several tests look at this one run."""
     folder = tmp_path_factory.mktemp("uninterrupted")
     left = (f"+algorithm.rredcot.dump_dir={folder}/dump", f"trainer.rollout_data_dir={folder}/rollouts")
-    pictures = "+algorithm.rredcot.log_every=2"
+    pictures = "+algorithm.rredcot.histogram_every=2"
     return train(demo_inputs, folder, *RREDCOT, *left, pictures, TOTAL_STEPS="4", SAVE_FREQ="2")
 
 
@@ -110,14 +110,14 @@ def test_processes_beside_the_driver_give_the_same_numbers(
     demo_inputs: Inputs, uninterrupted: Run, tmp_path: Path
 ) -> None:
     """In the first step the driver reads the rows too, for TensorBoard; in the second none of them comes to it."""
-    beside = ("+algorithm.rredcot.credit_workers=2", "+algorithm.rredcot.log_every=3")
+    beside = ("+algorithm.rredcot.credit_workers=2", "+algorithm.rredcot.histogram_every=3")
     shared = train(demo_inputs, tmp_path, *RREDCOT, *beside, TOTAL_STEPS="2")
     assert shared.code == 0, shared.tail()
     for step, tolerance in ((1, 1e-4), (2, 2e-3)):
         alone = uninterrupted.steps[step]
-        assert shared.steps[step]["rredcot/plan/processes/mean"] == 2
-        assert alone["rredcot/plan/processes/mean"] == 0
-        names = {name for name in alone if name.startswith("rredcot/")} - {"rredcot/plan/processes/mean"}
+        assert shared.steps[step]["rredcot/driver/workers/mean"] == 2
+        assert alone["rredcot/driver/workers/mean"] == 0
+        names = {name for name in alone if name.startswith("rredcot/")} - {"rredcot/driver/workers/mean"}
         assert_close(shared.steps[step], alone, (*SAME, *sorted(names)), tolerance)
 
 

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 import rredcot_plugin
 from rredcot_plugin.commands import checks
 from rredcot_plugin.commands.app import app
+from rredcot_plugin.presets import PRESETS
 from rredcot_plugin.registry import list_segmenters, list_value_estimators
 
 WIDE = {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
@@ -68,6 +69,13 @@ def test_list_shows_every_name_and_its_options() -> None:
         assert name in output
     assert "tokens=64" in output
     assert "max_proposals=8" in output
+
+
+def test_list_shows_presets_with_their_keys() -> None:
+    output = invoke("list", "--presets").output
+    for name, preset in PRESETS.items():
+        assert name in output
+        assert all(f"{key}={value}" in output for key, value in preset.keys.items())
 
 
 def test_without_typer_it_says_how_to_install_it() -> None:

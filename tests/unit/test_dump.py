@@ -144,8 +144,8 @@ def test_a_write_that_fails_leaves_nothing_behind_and_is_tried_again(
     [
         ("dump_max_mb", 0),
         ("dump_max_mb", 1.5),
-        ("log_every", -1),
-        ("log_every", True),
+        ("histogram_every", -1),
+        ("histogram_every", True),
         ("credit_workers", -1),
         ("credit_workers", "two"),
         ("credit_workers", True),

@@ -9,6 +9,7 @@ the middle of its own import. So nothing heavy happens here: each part waits for
 | ``verl.trainer.ppo.v1``       | ``trainer`` | wraps the registered trainers under their own names          |
 | ``verl.workers.engine``       | ``engine``  | registers FSDP engines that can answer probes                |
 | ``verl.trainer.ppo.ray_trainer`` | ``legacy`` | lets the legacy trainer refuse at its start                |
+| ``verl.utils.config``         | ``main_program`` | lets ``validate_config`` check our options before Ray starts |
 
 All of them do nothing at all unless the estimator is ours.
 """
@@ -30,6 +31,7 @@ try:
             "verl.trainer.ppo.v1": f"{__name__}.trainer",
             "verl.workers.engine": f"{__name__}.engine",
             "verl.trainer.ppo.ray_trainer": f"{__name__}.legacy",
+            "verl.utils.config": f"{__name__}.main_program",
         }
     )
 except Exception:

@@ -1,7 +1,7 @@
 """Shares the work of a big step between processes of the driver's node, by whole groups.
 
 verl's driver is one process; what it does for a batch takes as long however many GPUs wait for it. Up to
-``AUTO_TOKENS`` the driver does the work itself, beyond it a crew of Ray actors does (``credit_workers``), which read their rows
+``choices.AUTO_TOKENS`` the driver does the work itself, beyond it a crew of Ray actors does (``credit_workers``), which read their rows
 from TransferQueue themselves. They reserve no CPUs: verl may have claimed all of the cluster's for its own workers.
 """
 
@@ -31,6 +31,7 @@ from rredcot_plugin.adapter.parcel import parcel, unparcel
 from rredcot_plugin.adapter.probe_plan import ProbePlan
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.adapter.summary import BatchSummary, Index
+from rredcot_plugin.choices import choose_workers
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.integrations.verl.workers import WorkerLostError, Workers
 from rredcot_plugin.text.alignment import TokenBytes
@@ -39,12 +40,6 @@ from rredcot_plugin.types import Rollouts, Segments
 from rredcot_plugin.values.proposals import lowest_of_others
 
 logger = logging.getLogger(__name__)
-
-AUTO_TOKENS = 1 << 20
-"""Response tokens of a step up to which ``auto`` stays in the driver: about one second of work."""
-
-MOST_WORKERS = 32
-"""Of ``auto``."""
 
 
 class Source(Protocol):
@@ -253,10 +248,7 @@ class Crew:
         return Workers(start, self.config.credit_timeout_s)
 
     def _wanted(self, tokens: int) -> int:
-        workers = self.config.credit_workers
-        if workers == "auto":
-            return min(MOST_WORKERS, len(os.sched_getaffinity(0)) // 2) if tokens > AUTO_TOKENS else 1
-        return max(1, int(workers))
+        return int(choose_workers(self.config, tokens, len(os.sched_getaffinity(0))).value)
 
     def _lose(self, error: WorkerLostError) -> None:
         """From here on without actors."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from rredcot_plugin import choices
 from rredcot_plugin.integrations.verl import transfer_fields
 from rredcot_plugin.integrations.verl.batched import batched_log_probs
 from rredcot_plugin.integrations.verl.credit_workers import Crew
@@ -75,11 +76,10 @@ class ProbeExchange:
 
 
 def choose_backend(config: Any, wanted: str) -> str:
-    """``cached`` for ``auto``; ``batched`` where the log-prob pass of this run is out of reach."""
-    reason = why_not_in_pass(config)
-    if wanted == "batched" or reason is None:
-        return "cached" if wanted == "auto" else wanted
-    logger.warning(
-        "rredcot: probes run as rows of their own (probe_backend=batched, slower), because of %s", reason
-    )
-    return "batched"
+    """``choices.choose_backend`` for this run; a backend other than the wanted one is warned of."""
+    choice = choices.choose_backend(wanted, why_not_in_pass(config))
+    if choice.value == "batched" != wanted:
+        logger.warning(
+            "rredcot: probes run as rows of their own (probe_backend=batched, slower): %s", choice.reason
+        )
+    return str(choice.value)

@@ -59,7 +59,7 @@ class CreditRunner:
         self._table: TokenBytes | None = None
         self._crew: Crew | None = None
         mini_batches = trainer.parameter_sync_step
-        self._tracker = CreditTracker(settings.log_every, mini_batches)
+        self._tracker = CreditTracker(settings.histogram_every, mini_batches)
         self._dumper = None
         if settings.dump_dir:
             self._dumper = Dumper(Path(settings.dump_dir), settings.dump_max_mb, mini_batches)

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
+import os
 from typing import Any
 
 import verl
 from omegaconf import OmegaConf
 
+from rredcot_plugin.allowed import Choice
 from rredcot_plugin.baselines.base import needs_of
+from rredcot_plugin.choices import automatic, choose_scale
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.integrations.verl import SUPPORTED_VERL
 from rredcot_plugin.integrations.verl.estimator import GROUP, NAMES, PPO, RED
+from rredcot_plugin.presets import resolve_keys
 from rredcot_plugin.segmenters import CutSegmenter
-from rredcot_plugin.values.base import scores_read, sees_outcome
-
-logger = logging.getLogger(__name__)
-
+from rredcot_plugin.values.base import scores_read
 
 EVERY_TOKEN = {"tokens": 1, "max_segments": 1_000_000, "answer_markers": []}
 DEFAULTS: dict[str, dict[str, Any]] = {
@@ -35,11 +35,26 @@ def is_ours(config: Any) -> bool:
     return str(config.algorithm.adv_estimator) in NAMES
 
 
+@dataclasses.dataclass(frozen=True)
+class Resolved:
+    """The options of a run. ``sources``: key -> where its value comes from, for what is not the default; ``choices``:
+    key -> what it stands for and why, for what was left open."""
+
+    config: RRedCoTConfig
+    sources: dict[str, str]
+    choices: dict[str, Choice]
+
+
 def read_settings(config: Any) -> RRedCoTConfig:
-    """``algorithm.rredcot`` of a verl config as ``RRedCoTConfig``.
+    """``algorithm.rredcot`` of a verl config as ``RRedCoTConfig``; errors as ``resolve_settings``."""
+    return resolve_settings(config).config
+
+
+def resolve_settings(config: Any) -> Resolved:
+    """``algorithm.rredcot`` of a verl config, with where each value comes from and what was chosen for the run.
 
     ``scale`` follows ``algorithm.norm_adv_by_std_in_grpo`` where it is not given; ``rredcot_ppo`` and ``red``
-    come with defaults of their own.
+    come with defaults of their own, which a preset and explicit keys win over.
 
     Raises:
         ValueError: an option that is not allowed, or a verl version that is not supported.
@@ -51,35 +66,55 @@ def read_settings(config: Any) -> RRedCoTConfig:
     name = str(config.algorithm.adv_estimator)
     given = config.algorithm.get("rredcot", None)
     mapping: Any = OmegaConf.to_container(given, resolve=True) if given is not None else {}
-    settings = RRedCoTConfig.from_mapping({**DEFAULTS[name], **mapping})
-    settings = _with_response_length(config, _with_reward_model(config, settings))
+    keys, sources = resolve_keys(mapping, DEFAULTS[name], f"algorithm.adv_estimator={name}")
+    settings = RRedCoTConfig.from_keys(keys, sources)
+    settings, choices = _follow_verl(config, settings)
     needed = READS.get(name)
     if needed is not None and needed not in scores_read(settings.build_value_estimator()):
         raise ValueError(
-            f"algorithm.rredcot.value_estimator={settings.value_estimator}: algorithm.adv_estimator={name} takes its "
+            f"algorithm.rredcot.value_estimator={settings.value_estimator} "
+            f"({sources.get('value_estimator', 'default')}): algorithm.adv_estimator={name} takes its "
             f"values from {DEFAULTS[name]['value_estimator']}; leave the key out, or use adv_estimator=rredcot"
         )
-    if settings.scale is None:
-        by_std = config.algorithm.get("norm_adv_by_std_in_grpo", True)
-        settings = dataclasses.replace(settings, scale="group_std" if by_std else "none")
-    return settings
+    by_std = bool(config.algorithm.get("norm_adv_by_std_in_grpo", True))
+    choices |= automatic(
+        settings,
+        by_std=by_std,
+        why_not_in_pass=why_not_in_pass(config),
+        tokens=most_response_tokens(config),
+        cores=len(os.sched_getaffinity(0)),
+    )
+    settings = dataclasses.replace(settings, scale=choose_scale(settings, by_std=by_std).value)
+    return Resolved(settings, sources, choices)
 
 
-def _with_reward_model(config: Any, settings: RRedCoTConfig) -> RRedCoTConfig:
-    """``value_estimator: reward_model`` reads the model that verl rewards with, unless it is given another."""
-    reward_model = config.reward.reward_model
-    if settings.value_estimator != "reward_model" or settings.value_kwargs.get("path") or not reward_model.enable:
-        return settings
-    return dataclasses.replace(settings, value_kwargs={**settings.value_kwargs, "path": reward_model.model_path})
+def most_response_tokens(config: Any) -> int:
+    """Response tokens that a step can have at most."""
+    return int(
+        config.data.get("train_batch_size", 0)
+        * config.actor_rollout_ref.rollout.n
+        * config.data.get("max_response_length", 0)
+    )
 
 
-def _with_response_length(config: Any, settings: RRedCoTConfig) -> RRedCoTConfig:
-    """Segments are spread over the longest response that the run allows, unless the segmenter is told otherwise."""
-    length = OmegaConf.select(config, "data.max_response_length")
-    given = settings.segmenter_kwargs
-    if not length or "max_response_tokens" in given or not isinstance(settings.build_segmenter(), CutSegmenter):
-        return settings
-    return dataclasses.replace(settings, segmenter_kwargs={**given, "max_response_tokens": int(length)})
+def _follow_verl(config: Any, settings: RRedCoTConfig) -> tuple[RRedCoTConfig, dict[str, Choice]]:
+    """Options of segmenter and estimator that follow keys of verl's own, and why."""
+    choices = {}
+    path = config.reward.reward_model.model_path
+    takes_model = settings.value_estimator == "reward_model" and not settings.value_kwargs.get("path")
+    if takes_model and config.reward.reward_model.enable:
+        settings = dataclasses.replace(settings, value_kwargs={**settings.value_kwargs, "path": path})
+        choices["value_kwargs.path"] = Choice(
+            path, "the model that verl rewards with, reward.reward_model.model_path, unless another is given"
+        )
+    length, given = OmegaConf.select(config, "data.max_response_length"), settings.segmenter_kwargs
+    if length and "max_response_tokens" not in given and isinstance(settings.build_segmenter(), CutSegmenter):
+        settings = dataclasses.replace(settings, segmenter_kwargs={**given, "max_response_tokens": int(length)})
+        choices["segmenter_kwargs.max_response_tokens"] = Choice(
+            int(length),
+            "segments are spread over the longest response, data.max_response_length, unless told otherwise",
+        )
+    return settings, choices
 
 
 def switch_on_critic(config: Any) -> None:
@@ -129,59 +164,6 @@ def check_estimator(config: Any, settings: RRedCoTConfig) -> None:
         )
 
 
-def warn_of_pointless(config: Any, settings: RRedCoTConfig) -> None:
-    """Say what in this run leaves the method without something it can use; the run goes on all the same.
-
-    Raises:
-        ValueError: the segmenter cannot do without log-probs, and the rollout engine records none.
-    """
-    rollout = config.actor_rollout_ref.rollout
-    if rollout.n == 1:
-        logger.warning(
-            "rredcot: actor_rollout_ref.rollout.n=1 leaves no siblings to propose answers or a baseline: only the "
-            "ground truth is proposed, and the prior is 0 (GRPO's convention); use n >= 2"
-        )
-    if sees_outcome(settings.build_value_estimator()) and settings.lam == 1.0 and settings.mode == "segment_gae":
-        logger.warning(
-            "rredcot: value_estimator=%s looks at the outcome of the very trace it values, so the policy gradient is "
-            "biased with lam=1 too; support, self_normalized, confidence and monte_carlo are not",
-            settings.value_estimator,
-        )
-    v1 = config.trainer.v1
-    sync_step = v1.get(v1.trainer_mode, {}).get("parameter_sync_step", 1)
-    if _bypasses(config) and sync_step > 1:
-        logger.warning(
-            "rredcot: algorithm.rollout_correction.bypass_mode=True takes old_log_probs from the rollout engine, but "
-            "probes run under the actor's weights, which trainer.v1.%s.parameter_sync_step=%s updates within a step: "
-            "from its second mini-batch on, values are those of a later policy than the one that sampled. Set "
-            "bypass_mode=False to have both under the weights that the step began with",
-            v1.trainer_mode,
-            sync_step,
-        )
-    reads = scores_read(settings.build_value_estimator())
-    if "reward_model" in reads and not config.reward.reward_model.enable and not config.critic.enable:
-        logger.warning(
-            "rredcot: value_estimator=%s compares the outcome with scores of a reward model, but the outcome comes from "
-            "a reward function: unless both are on one scale, set reward.reward_model.enable=True, or "
-            "critic.enable=True with adv_estimator=red",
-            settings.value_estimator,
-        )
-    if rollout.calculate_log_probs:
-        return
-    segmenter, signals = settings.build_segmenter(), {"uncertainty", "log_probs"}
-    if signals & set(getattr(segmenter, "needs", ())):
-        raise ValueError(
-            f"algorithm.rredcot.segmenter={settings.segmenter} reads log-probs of the rollout engine: set "
-            "actor_rollout_ref.rollout.calculate_log_probs=True, or take a segmenter that reads texts only"
-        )
-    if signals & set(getattr(segmenter, "uses", ())):
-        logger.warning(
-            "rredcot: segmenter=%s looks at the log-probs of the sampled tokens, which "
-            "actor_rollout_ref.rollout.calculate_log_probs=False does not record: every keyword counts now",
-            settings.segmenter,
-        )
-
-
 def why_not_in_pass(config: Any) -> str | None:
     """What keeps probes out of the log-prob pass of this run; None if nothing does."""
     actor, model = config.actor_rollout_ref.actor, config.actor_rollout_ref.model
@@ -192,11 +174,12 @@ def why_not_in_pass(config: Any) -> str | None:
         return f"actor_rollout_ref.actor.ulysses_sequence_parallel_size={sequence_parallel}"
     if model.get("use_fused_kernels", False):
         return "actor_rollout_ref.model.use_fused_kernels=True"
-    if _bypasses(config):
+    if bypasses(config):
         return "algorithm.rollout_correction.bypass_mode=True (there is no log-prob pass)"
     return None
 
 
-def _bypasses(config: Any) -> bool:
+def bypasses(config: Any) -> bool:
+    """Whether ``old_log_probs`` are the rollout engine's, without a log-prob pass."""
     correction = config.algorithm.get("rollout_correction", None)
     return bool(correction and correction.get("bypass_mode", False))

@@ -15,13 +15,7 @@ from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY, PPOTrainer
 
 from rredcot_plugin.integrations.verl.estimator import credit_step
 from rredcot_plugin.integrations.verl.runner import CreditRunner
-from rredcot_plugin.integrations.verl.settings import (
-    check_estimator,
-    is_ours,
-    read_settings,
-    switch_on_critic,
-    warn_of_pointless,
-)
+from rredcot_plugin.integrations.verl.start import begin_run
 
 MODES = ("sync", "colocate_async", "separate_async")
 
@@ -32,15 +26,10 @@ class RRedCoTTrainerMixin:
     rredcot: CreditRunner | None = None
 
     def __init__(self, config: Any) -> None:
-        settings = None
-        if is_ours(config):
-            settings = read_settings(config)
-            switch_on_critic(config)
-            check_estimator(config, settings)
-            warn_of_pointless(config, settings)
+        resolved = begin_run(config)
         super().__init__(config)  # type: ignore[call-arg]
-        if settings is not None:
-            self.rredcot = CreditRunner(self, settings)
+        if resolved is not None:
+            self.rredcot = CreditRunner(self, resolved.config)
 
     def _setup(self) -> None:
         super()._setup()  # type: ignore[misc]

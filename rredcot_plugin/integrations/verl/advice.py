@@ -1,0 +1,126 @@
+"""What in a run leaves the method without something it can use; the run goes on all the same."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from rredcot_plugin.config import RRedCoTConfig
+from rredcot_plugin.integrations.verl.estimator import RED
+from rredcot_plugin.integrations.verl.settings import bypasses
+from rredcot_plugin.values.base import scores_read, sees_outcome
+
+logger = logging.getLogger(__name__)
+
+SIGNALS = {"uncertainty", "log_probs"}
+FEW_SEGMENTS = 3
+
+
+def warn_of_pointless(config: Any, settings: RRedCoTConfig) -> None:
+    """Log every warning at the start of a run; errors as ``warnings_of``."""
+    for text in warnings_of(config, settings):
+        logger.warning("rredcot: %s", text)
+
+
+def warnings_of(config: Any, settings: RRedCoTConfig) -> Iterator[str]:
+    """One sentence or two per warning.
+
+    Raises:
+        ValueError: the segmenter cannot do without log-probs, and the rollout engine records none.
+    """
+    yield from _of_the_group(config)
+    yield from _of_bias(config, settings)
+    yield from _of_the_outcomes_scale(config, settings)
+    yield from _of_unrecorded_log_probs(config, settings)
+
+
+def notes_of(config: Any, settings: RRedCoTConfig) -> Iterator[str]:
+    """What is as it should be and yet good to know; `rredcot explain` prints it, a run does not."""
+    segmenter = settings.build_segmenter()
+    if config.algorithm.use_kl_in_reward:
+        yield (
+            "algorithm.use_kl_in_reward=True: the penalty is not redistributed, it stays on the segment whose tokens pay it"
+        )
+    if "uncertainty" in {*getattr(segmenter, "needs", ()), *getattr(segmenter, "uses", ())}:
+        yield (
+            f"segmenter={settings.segmenter} reads entropies, which are not known before the log-prob pass: the negative "
+            "log-prob of the token before stands in"
+        )
+    if reason := _few_segments(config, settings):
+        yield (
+            f"segmenter={settings.segmenter} will give fewer than {FEW_SEGMENTS} segments per trace, {reason}: there is little "
+            "to redistribute then; sentence and newline find more"
+        )
+
+
+def _few_segments(config: Any, settings: RRedCoTConfig) -> str:
+    """Why the segmenter cannot find many segments in this run; empty if it can."""
+    options, length = settings.segmenter_kwargs, config.data.max_response_length
+    if settings.segmenter == "none":
+        return "one by definition"
+    if settings.segmenter == "think_answer":
+        return "two as a rule"
+    if settings.segmenter == "turn" and not config.actor_rollout_ref.rollout.multi_turn.enable:
+        return "one in a run without actor_rollout_ref.rollout.multi_turn.enable"
+    if settings.segmenter == "fixed" and length < FEW_SEGMENTS * options.get("tokens", 64):
+        return f"since data.max_response_length={length} holds no more of them"
+    limit = options.get("max_segments", FEW_SEGMENTS)
+    return f"since segmenter_kwargs.max_segments={limit}" if limit < FEW_SEGMENTS else ""
+
+
+def _of_the_group(config: Any) -> Iterator[str]:
+    if config.actor_rollout_ref.rollout.n == 1:
+        yield (
+            "actor_rollout_ref.rollout.n=1 leaves no siblings to propose answers or a baseline: only the "
+            "ground truth is proposed, and the prior is 0 (GRPO's convention); use n >= 2"
+        )
+    algorithm = config.algorithm
+    read_by_red = str(algorithm.adv_estimator) == RED and bool(config.critic.enable)
+    for key in ("lam", "gamma"):
+        if algorithm.get(key, 1.0) != 1.0 and not read_by_red:
+            instead = "algorithm.rredcot.lam" if key == "lam" else "nothing: credit is not discounted"
+            yield f"algorithm.{key}={algorithm[key]} is verl's own and is not read here; what counts is {instead}"
+
+
+def _of_bias(config: Any, settings: RRedCoTConfig) -> Iterator[str]:
+    if sees_outcome(settings.build_value_estimator()) and settings.lam == 1.0 and settings.mode == "segment_gae":
+        yield (
+            f"value_estimator={settings.value_estimator} looks at the outcome of the very trace it values, so the policy "
+            "gradient is biased with lam=1 too; support, self_normalized, confidence and monte_carlo are not"
+        )
+    v1 = config.trainer.v1
+    sync_step = v1.get(v1.trainer_mode, {}).get("parameter_sync_step", 1)
+    if bypasses(config) and sync_step > 1:
+        yield (
+            "algorithm.rollout_correction.bypass_mode=True takes old_log_probs from the rollout engine, but "
+            f"probes run under the actor's weights, which trainer.v1.{v1.trainer_mode}.parameter_sync_step={sync_step} "
+            "updates within a step: from its second mini-batch on, values are those of a later policy than the one that "
+            "sampled. Set bypass_mode=False to have both under the weights that the step began with"
+        )
+
+
+def _of_the_outcomes_scale(config: Any, settings: RRedCoTConfig) -> Iterator[str]:
+    reads = scores_read(settings.build_value_estimator())
+    if "reward_model" in reads and not config.reward.reward_model.enable and not config.critic.enable:
+        yield (
+            f"value_estimator={settings.value_estimator} compares the outcome with scores of a reward model, but the "
+            "outcome comes from a reward function: unless both are on one scale, set reward.reward_model.enable=True, or "
+            "critic.enable=True with adv_estimator=red"
+        )
+
+
+def _of_unrecorded_log_probs(config: Any, settings: RRedCoTConfig) -> Iterator[str]:
+    if config.actor_rollout_ref.rollout.calculate_log_probs:
+        return
+    segmenter = settings.build_segmenter()
+    if SIGNALS & set(getattr(segmenter, "needs", ())):
+        raise ValueError(
+            f"algorithm.rredcot.segmenter={settings.segmenter} reads log-probs of the rollout engine: set "
+            "actor_rollout_ref.rollout.calculate_log_probs=True, or take a segmenter that reads texts only"
+        )
+    if SIGNALS & set(getattr(segmenter, "uses", ())):
+        yield (
+            f"segmenter={settings.segmenter} looks at the log-probs of the sampled tokens, which "
+            "actor_rollout_ref.rollout.calculate_log_probs=False does not record: every keyword counts now"
+        )

@@ -1,0 +1,106 @@
+"""Presets: documented sets of options under one name (``algorithm.rredcot.preset``). Explicit keys win over them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from rredcot_plugin.options import Options
+from rredcot_plugin.registry import nearest
+from rredcot_plugin.renamed import with_new_keys
+
+PRESET = "preset"
+GIVEN = "given"
+
+
+@dataclass(frozen=True)
+class Preset:
+    """``keys`` of ``algorithm.rredcot``, what they are ``for``, and what ``evidence`` there is."""
+
+    keys: Mapping[str, Any]
+    purpose: str
+    evidence: str
+
+
+PRESETS = {
+    "exact": Preset(
+        {
+            "segmenter": "sentence",
+            "value_estimator": "support",
+            "calibrate": "outcome",
+            "leave_one_out": True,
+            "baseline": "least_variance",
+            "mode": "segment_gae",
+            "lam": 1.0,
+            "scale": "none",
+        },
+        "An unbiased policy gradient: the default without the division by the group's standard deviation.",
+        "On policies small enough to enumerate the bias is below 1e-6 of the gradient's norm, from the second step on "
+        "(docs/evidence/tabular.md). In pilot runs on tiny models it learned no faster than the default (rredcot_unscaled in "
+        "docs/evidence/learning.md).",
+    ),
+    "lean": Preset(
+        {"value_estimator": "confidence", "baseline": "trace"},
+        "The cost of GRPO plus a fit: no probes, one baseline per trace. Every token of a trace gets the same "
+        "advantage; segment credit is for reports only.",
+        "On tiny models it learned about as fast as the default (trace_baseline in docs/evidence/learning.md).",
+    ),
+    "paper": Preset(
+        {"value_estimator": "support", "proposals": "group", "calibrate": "none", "mode": "weighted"},
+        "RREDCoT (arXiv 2606.06475) as far as it is known; docs/reference/assumptions.md lists what is our reading. For "
+        "comparisons.",
+        "On tiny models it ended below GRPO (rredcot_paper in docs/evidence/learning.md).",
+    ),
+}
+
+
+def known_keys() -> list[str]:
+    """Every key that ``algorithm.rredcot`` takes, ``preset`` included."""
+    return [PRESET, *(f.name for f in fields(Options))]
+
+
+def resolve_keys(
+    given: Mapping[str, Any], base: Mapping[str, Any] | None = None, base_source: str = ""
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The keys that differ from the defaults, and where each comes from.
+
+    What is ``given`` wins over its preset, and the preset over ``base`` (what the name of a verl estimator changes of
+    the defaults, called ``base_source``). Old names become new ones.
+
+    >>> resolve_keys({"preset": "lean", "baseline": "value"})
+    ({'value_estimator': 'confidence', 'baseline': 'value'}, {'value_estimator': 'preset lean', 'baseline': 'given'})
+
+    Raises:
+        ValueError: an unknown key or preset, naming the nearest one; a preset beside keys that leave nothing of it.
+    """
+    own = with_new_keys(given)
+    known = known_keys()
+    for key in own:
+        if key not in known:
+            hint = nearest(str(key), known)
+            raise ValueError(f"unknown key {key!r} in algorithm.rredcot.{hint} Known: {', '.join(known)}")
+    name = own.pop(PRESET, None)
+    values, sources = dict(base or {}), dict.fromkeys(base or {}, base_source)
+    if name is not None:
+        keys = find_preset(name).keys
+        if set(keys) <= set(own):
+            raise ValueError(
+                f"preset={name!r}: every key of this preset is given as well, so it would change nothing; leave those keys "
+                f"out. The Hydra group `default` gives every key: take +rredcot@algorithm.rredcot={name} instead of it"
+            )
+        values |= keys
+        sources |= dict.fromkeys(keys, f"preset {name}")
+    return values | own, sources | dict.fromkeys(own, GIVEN)
+
+
+def find_preset(name: object) -> Preset:
+    """The preset of this name.
+
+    Raises:
+        ValueError: there is none, naming the nearest one.
+    """
+    if not isinstance(name, str) or name not in PRESETS:
+        hint = nearest(str(name), list(PRESETS))
+        raise ValueError(f"preset={name!r}: unknown.{hint} Known: {', '.join(PRESETS)}")
+    return PRESETS[name]
