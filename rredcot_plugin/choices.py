@@ -96,7 +96,7 @@ def choose_workers(config: RRedCoTConfig, tokens: int, cores: int) -> Choice:
         return Choice(max(1, int(config.credit_workers)), NAMED)
     if tokens <= AUTO_TOKENS:
         return Choice(1, f"up to {AUTO_TOKENS:,} response tokens in a step the driver is fast enough alone")
-    reason = f"a step of more than {AUTO_TOKENS:,} response tokens is shared by half of {cores} cores, {MOST_WORKERS} at most"
+    reason = f"a step of more than {AUTO_TOKENS:,} response tokens is shared by half the cores of the driver's node ({cores} here), {MOST_WORKERS} at most"
     return Choice(min(MOST_WORKERS, cores // 2), reason)
 
 

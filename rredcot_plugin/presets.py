@@ -12,6 +12,7 @@ from rredcot_plugin.renamed import with_new_keys
 
 PRESET = "preset"
 GIVEN = "given"
+PRESET_SAYS = "A documented set of keys under one name; keys that are given beside it win."
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import rredcot_plugin
 from rredcot_plugin.commands.demo import demo
 from rredcot_plugin.commands.doctor import doctor
 from rredcot_plugin.commands.dry_run import dry_run
+from rredcot_plugin.commands.explain import explain
 from rredcot_plugin.commands.filter import filter_rollouts
 from rredcot_plugin.commands.names import list_names
 from rredcot_plugin.commands.plan import plan
@@ -49,3 +50,4 @@ app.command("filter")(filter_rollouts)
 app.command("dry-run")(dry_run)
 app.command("report")(report)
 app.command("plan")(plan)
+app.command("explain")(explain)

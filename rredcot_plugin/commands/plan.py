@@ -11,6 +11,7 @@ from rich.console import Console
 
 from rredcot_plugin.planning.gpus import GPUS, find_gpu
 from rredcot_plugin.planning.setup import Setup
+from rredcot_plugin.presets import find_preset
 
 DEFAULT = Setup()
 NEEDS = ("transformers",)
@@ -38,8 +39,12 @@ def plan(
     probe_tokens: Annotated[int, typer.Option(help="Mean tokens of a probe.")] = DEFAULT.probe_tokens,
     backend: Annotated[str, typer.Option(help="cached, packed or batched.")] = DEFAULT.backend,
     estimator: Annotated[
-        str, typer.Option(help="support (probes), monte_carlo (continuations) or none (GRPO).")
+        str,
+        typer.Option(help="support (probes), confidence (no probes), monte_carlo (continuations) or none (GRPO)."),
     ] = DEFAULT.estimator,
+    preset: Annotated[
+        str | None, typer.Option(help="Take the estimator of this preset (`rredcot list --presets`).")
+    ] = None,
     samples: Annotated[int, typer.Option(help="Continuations a boundary with monte_carlo.")] = DEFAULT.samples,
     mfu: Annotated[float, typer.Option(help="Share of the peak in forward and backward: assumed.")] = DEFAULT.mfu,
     decode_tokens_per_second: Annotated[
@@ -76,6 +81,8 @@ def plan(
     from rredcot_plugin.planning.tables import show
 
     try:
+        if preset is not None:
+            estimator = str(find_preset(preset).keys.get("value_estimator", DEFAULT.estimator))
         board = find_gpu(gpu)
         setup = Setup(
             gpus, board.tflops if tflops is None else tflops, board.gb if gpu_gb is None else gpu_gb, prompts,

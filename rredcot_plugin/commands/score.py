@@ -16,6 +16,8 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
+from rredcot_plugin.commands.pairs import read_pairs
+
 if TYPE_CHECKING:
     from rredcot_plugin.config import RRedCoTConfig
     from rredcot_plugin.offline.json_lines import BadLine
@@ -123,18 +125,9 @@ def read_options(file: Path | None, pairs: Sequence[str]) -> RRedCoTConfig:
             found = yaml.safe_load(file.read_text("utf-8")) or {}
         if not isinstance(found, dict):
             raise ValueError(f"config={file}: expected a mapping of options, got {type(found).__name__}")
-        for pair in pairs:
-            key, sign, value = pair.partition("=")
-            if not sign:
-                raise ValueError(f"set={pair}: expected KEY=VALUE")
-            *path, last = key.strip().split(".")
-            at = found
-            for part in path:
-                at = at.setdefault(part, {})
-            at[last] = yaml.safe_load(value)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, AttributeError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ValueError(f"options cannot be read: {' '.join(str(error).split())}") from error
-    return RRedCoTConfig.from_mapping(found)
+    return RRedCoTConfig.from_mapping(read_pairs(pairs, found))
 
 
 def _run(settings: ScoreSettings, console: Console) -> ScoreResult:

@@ -103,7 +103,23 @@ def _quiet() -> Iterator[None]:
 
 
 def check_with_rredcot(config: Any) -> Any:
-    """rredcot's own options (``RRedCoTConfig``) as a run would read them; None for another estimator.
+    """rredcot's own options (``RRedCoTConfig``) as a run would read them, its warnings logged; None for another estimator.
+
+    Raises:
+        RecipeError: as ``resolve_options``.
+    """
+    from rredcot_plugin.integrations.verl.advice import warn_of_pointless
+
+    resolved = resolve_options(config)
+    if resolved is None:
+        return None
+    with _as_recipe_errors():
+        warn_of_pointless(config, resolved.config)
+    return resolved.config
+
+
+def resolve_options(config: Any) -> Any:
+    """rredcot's options, where they come from and what was chosen (``settings.Resolved``); None for another estimator.
 
     Raises:
         RecipeError: an option that is not allowed, an unknown name, or one that does not go with this run; also an
@@ -111,16 +127,21 @@ def check_with_rredcot(config: Any) -> Any:
     """
     from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 
-    from rredcot_plugin.integrations.verl.start import begin_run
+    from rredcot_plugin.integrations.verl.start import check_run
 
-    try:
-        resolved = begin_run(config)
+    with _as_recipe_errors():
+        resolved = check_run(config)
         if resolved is None:
             _check_registered(config, get_adv_estimator_fn)
-            return None
+    return resolved
+
+
+@contextlib.contextmanager
+def _as_recipe_errors() -> Iterator[None]:
+    try:
+        yield
     except (ValueError, ImportError, AttributeError) as error:
         raise RecipeError(f"algorithm: {error}") from error
-    return resolved.config
 
 
 def _check_registered(config: Any, lookup: Any) -> None:

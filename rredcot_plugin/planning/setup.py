@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rredcot_plugin.registry import check_count, check_number, nearest
 
 BACKENDS = ("cached", "packed", "batched")
-ESTIMATORS = ("support", "monte_carlo", "none")
+ESTIMATORS = ("support", "confidence", "monte_carlo", "none")
 
 SHARED_FROM = 1 << 20
 """Response tokens of a step over which ``credit_workers: auto`` shares it (integrations/verl/credit_workers.py)."""
@@ -76,7 +76,7 @@ class Setup:
         """Whether other processes share the driver's part of the step. With ``monte_carlo`` they could share credit, of
         which there is little."""
         big = self.traces * self.response_length > SHARED_FROM
-        return self.credit_workers > 0 and self.estimator == "support" and big
+        return self.credit_workers > 0 and self.estimator in ("support", "confidence") and big
 
     @property
     def states(self) -> int:

@@ -9,7 +9,7 @@ from rich.text import Text
 from rredcot_plugin.planning.result import Plan
 from rredcot_plugin.planning.step import DRIVER, Step
 
-TITLES = {"none": "GRPO", "support": "rredcot", "monte_carlo": "MC-GRPO"}
+TITLES = {"none": "GRPO", "support": "rredcot", "confidence": "rredcot, no probes", "monte_carlo": "MC-GRPO"}
 UNITS = ((1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 

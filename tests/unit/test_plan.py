@@ -414,3 +414,17 @@ def test_planning_imports_no_host() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_preset_says_which_estimator_is_planned() -> None:
+    def planned(*arguments: str) -> dict[str, Any]:
+        done = CliRunner().invoke(app, ["plan", "--model", "Qwen/Qwen3-4B", "--json", *arguments])
+        assert done.exit_code == 0, done.output
+        return dict(json.loads(done.stdout))
+
+    lean, default = planned("--preset", "lean"), planned()
+    assert lean["setup"]["estimator"] == "confidence" and lean["setup"]["probes_a_trace"] == 0
+    phases = {phase["name"]: phase["seconds"] for phase in lean["steps"]["confidence"]["phases"]}
+    assert phases["probes"] == 0 and phases["credit"] > 0
+    assert planned("--preset", "exact")["steps"]["support"] == default["steps"]["support"]
+    assert CliRunner().invoke(app, ["plan", "--model", "Qwen/Qwen3-4B", "--preset", "leen"]).exit_code == 2

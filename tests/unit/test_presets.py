@@ -135,7 +135,7 @@ def test_backend_scale_and_workers_follow_the_host() -> None:
     )
     assert found["scale"].value == "none" and "which is false" in found["scale"].reason
     assert found["probe_backend"].value == "batched" and "a reason" in found["probe_backend"].reason
-    assert found["credit_workers"].value == 6 and "half of 12 cores" in found["credit_workers"].reason
+    assert found["credit_workers"].value == 6 and "(12 here)" in found["credit_workers"].reason
     assert (
         automatic(rr.RRedCoTConfig(probe_backend="packed"), why_not_in_pass="a reason")["probe_backend"].value
         == "batched"

@@ -117,21 +117,24 @@ def _follow_verl(config: Any, settings: RRedCoTConfig) -> tuple[RRedCoTConfig, d
     return settings, choices
 
 
-def switch_on_critic(config: Any) -> None:
-    """``rredcot_ppo`` trains a critic, as ``gae`` does in verl, without ``critic.enable`` being asked for.
+def switch_on_critic(config: Any) -> dict[str, Choice]:
+    """``rredcot_ppo`` trains a critic, as ``gae`` does in verl, without ``critic.enable`` being asked for; what was chosen.
 
     Raises:
         ValueError: ``critic.enable=False`` with an estimator that reads a critic.
     """
     if str(config.algorithm.adv_estimator) != PPO:
-        return
+        return {}
+    chosen = {}
     if config.critic.enable is None:
         config.critic.enable = True
+        chosen["critic.enable"] = Choice(True, f"algorithm.adv_estimator={PPO} takes its values from a critic")
     if not config.critic.enable:
         raise ValueError(
             "critic.enable=False: algorithm.adv_estimator=rredcot_ppo takes its values from a critic; leave "
             "critic.enable out, or use adv_estimator=rredcot, which needs none"
         )
+    return chosen
 
 
 def check_estimator(config: Any, settings: RRedCoTConfig) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from rredcot_plugin.integrations.verl.advice import warn_of_pointless
@@ -30,9 +31,9 @@ def check_run(config: Any) -> Resolved | None:
         raise ValueError(NEEDS_TRAINER)
     check_keys(config)
     resolved = resolve_settings(config)
-    switch_on_critic(config)
+    chosen = switch_on_critic(config)
     check_estimator(config, resolved.config)
-    return resolved
+    return dataclasses.replace(resolved, choices=resolved.choices | chosen)
 
 
 def begin_run(config: Any) -> Resolved | None:

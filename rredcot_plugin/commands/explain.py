@@ -1,0 +1,83 @@
+"""`rredcot explain`: what a configuration means, before anything runs."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from rredcot_plugin.explanation.answer import Explanation
+
+NEEDS = ("verl",)
+
+
+def explain(
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[SCRIPT] [KEY=VALUE]...",
+            help="A script that starts verl; or options of algorithm.rredcot, or any overrides of verl's configuration.",
+        ),
+    ] = None,
+    override: Annotated[
+        list[str] | None,
+        typer.Option("--override", "-O", help="A Hydra override for the script; may be repeated."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with a sentence on every key.")] = False,
+) -> None:
+    """Print the resolved options: each value and where it comes from, what is chosen automatically and why, and the cost.
+
+    Without a script, `rredcot explain preset=lean lam=0.95` explains options by themselves.
+    """
+    words = what or []
+    scripts = [word for word in words if "=" not in word]
+    pairs = [*(word for word in words if "=" in word), *(override or [])]
+    if len(scripts) > 1:
+        raise typer.BadParameter(f"expected one script at most, got {', '.join(scripts)}")
+    for script in scripts:
+        if not Path(script).is_file():
+            found = "a folder" if Path(script).is_dir() else "nothing"
+            raise typer.BadParameter(f"{script}: expected a script that starts verl, or KEY=VALUE, got {found}")
+    explanation = _explain(Path(scripts[0]) if scripts else None, pairs)
+    if as_json:
+        typer.echo(json.dumps(explanation.as_dict(), indent=2, default=str))
+        return
+    from rredcot_plugin.explanation.tables import show
+
+    by = (
+        f"algorithm.adv_estimator={explanation.estimator}"
+        if explanation.estimator
+        else "options of algorithm.rredcot"
+    )
+    show(explanation, f"{scripts[0]}: {by}" if scripts else by, Console(highlight=False))
+
+
+def _explain(script: Path | None, pairs: list[str]) -> Explanation:
+    """The explanation; what is wrong goes to the stream for errors, with exit code 1."""
+    from rredcot_plugin.dry_run.errors import RecipeError
+    from rredcot_plugin.explanation.answer import explain_options, explain_overrides, explain_script, needs_verl
+
+    if script is None and not needs_verl(pairs):
+        try:
+            return explain_options(pairs)
+        except ValueError as error:
+            raise _wrong(error) from error
+    missing = [name for name in NEEDS if find_spec(name) is None]
+    if missing:
+        typer.echo(f"not installed: {', '.join(missing)}; pip install 'rredcot[verl]'", err=True)
+        raise typer.Exit(1)
+    try:
+        return explain_overrides(pairs) if script is None else explain_script(script, pairs)
+    except RecipeError as error:
+        raise _wrong(error) from error
+
+
+def _wrong(error: Exception) -> typer.Exit:
+    Console(stderr=True, highlight=False).print(Text.assemble(("✗ ", "bold red"), str(error)), soft_wrap=True)
+    return typer.Exit(1)
