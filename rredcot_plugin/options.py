@@ -21,6 +21,14 @@ SCALES = ("group_std", "none", "batch_std", "whiten")
 
 MAPPING = Free("mapping")
 
+EVERY_TOKEN = {"tokens": 1, "max_segments": 1_000_000, "answer_markers": []}
+ESTIMATOR_DEFAULTS: dict[str, dict[str, Any]] = {
+    "rredcot": {},
+    "rredcot_ppo": {"value_estimator": "critic", "prior_from_group": False, "scale": "whiten"},
+    "red": {"value_estimator": "reward_model", "segmenter": "fixed", "segmenter_kwargs": EVERY_TOKEN},
+}
+"""Name of an advantage estimator in verl -> what it changes of the defaults below."""
+
 
 def option(default: Any, allowed: Allowed, says: str) -> Any:
     """A dataclass field that knows what is allowed and what it does; a mutable default is made anew each time."""
@@ -114,13 +122,13 @@ class Options:
     lam: float = option(
         1.0,
         Number(0.0, 1.0),
-        "λ of segment_gae. Below 1 there is less variance, but the gradient is biased where values are wrong, and a "
+        "How much the credit of later segments counts in segment_gae, λ. Below 1 there is less variance, but the gradient is biased where values are wrong, and a "
         "policy can learn to raise values instead of rewards.",
     )
     lam_coarse: float | None = option(
         None,
         Number(0.0, 1.0, optional=True),
-        "λ between the coarsest segments of the segmenter nested, while lam counts within them; null for one level.",
+        "As lam, between the coarsest segments of the segmenter nested, while lam counts within them; null for one level.",
     )
     scale: str | None = option(
         None,

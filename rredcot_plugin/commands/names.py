@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -59,7 +60,7 @@ def presets_table() -> Table:
 
 
 def names_table(title: str, registry: Registry, default: str, key: str) -> Table:
-    """One line an entry: name, first line of its docstring, options with their defaults."""
+    """One line an entry: name, first sentence of its docstring, options with their defaults."""
     caption = Text.assemble((title, "bold"), (f"  algorithm.rredcot.{key}", "dim"))
     table = Table(title=caption, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("name", no_wrap=True, style="bold")
@@ -69,7 +70,7 @@ def names_table(title: str, registry: Registry, default: str, key: str) -> Table
         factory = registry.factory(name)
         shown = f"{name} (default)" if name == default else name
         options = "\n".join(f"{option}={_brief(value)}" for option, value in options_of(factory).items())
-        table.add_row(shown, Text(first_line(factory)), Text(options))
+        table.add_row(shown, Text(first_sentence(factory)), Text(options))
     return table
 
 
@@ -79,9 +80,15 @@ def options_of(factory: Callable[..., Any]) -> dict[str, Any]:
     return {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
 
 
-def first_line(factory: Callable[..., Any]) -> str:
-    """First line of the docstring, empty if there is none."""
-    return (inspect.getdoc(factory) or "").split("\n", 1)[0].replace("``", "")
+def first_paragraph(factory: Callable[..., Any]) -> str:
+    """First paragraph of the docstring, in one line and with its Markdown; empty if there is none."""
+    paragraph = (inspect.getdoc(factory) or "").split("\n\n", 1)[0]
+    return " ".join(paragraph.split()).replace("``", "`")
+
+
+def first_sentence(factory: Callable[..., Any]) -> str:
+    """The first sentence of that, without Markdown."""
+    return re.split(r"(?<=[.?]) (?=[A-Z0-9])", first_paragraph(factory), maxsplit=1)[0].replace("`", "")
 
 
 def _brief(value: Any) -> str:

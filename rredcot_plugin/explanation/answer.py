@@ -168,13 +168,13 @@ def _preset_row(sources: Mapping[str, str]) -> Row:
 
 
 def _says(key: str, value: Any) -> str:
-    """The first line of the docstring of what a key names; empty for other keys."""
-    from rredcot_plugin.commands.names import first_line
+    """The first sentence of the docstring of what a key names; empty for other keys."""
+    from rredcot_plugin.commands.names import first_sentence
 
     registry = REGISTRIES.get(key)
     if registry is None or value == "auto":
         return ""
-    return first_line(registry.factory(value))
+    return first_sentence(registry.factory(value))
 
 
 def _sizes(config: Any) -> Sizes:

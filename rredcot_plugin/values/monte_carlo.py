@@ -13,7 +13,7 @@ from rredcot_plugin.values.base import NO_PROBES, Estimate, Probed, scores_at_st
 @register_value_estimator("monte_carlo")
 @dataclass(frozen=True)
 class MonteCarloEstimator:
-    """Mean reward of continuations generated from the state: unbiased, and dear.
+    """Mean reward of continuations generated from the state: unbiased, and expensive.
 
     V̂_i = mean reward of ``samples`` continuations from s_i. Reads ``token_scores["monte_carlo"]``; inside verl the rollout server continues every boundary of every
     trace, ``concurrency`` requests at a time, with seeds made from ``seed``, the step, the state and the

@@ -23,8 +23,11 @@ from rredcot_plugin.integrations.verl.near_misses import (
 )
 from rredcot_plugin.integrations.verl.settings import read_settings, resolve_settings
 from rredcot_plugin.integrations.verl.start import begin_run, check_run
-from rredcot_plugin.presets import known_keys
+from rredcot_plugin.presets import PRESETS, known_keys
+from rredcot_plugin.reference.metric_names import known_metrics
+from tests.contract.memory import MemoryQueue, lay_down, make_trainer, step
 from tests.contract.test_verl import verl_config
+from tests.unit.test_shards import bare_rows
 
 GROUP = "hydra.searchpath=[pkg://rredcot_plugin.conf]"
 
@@ -218,3 +221,30 @@ def test_the_default_needs_no_note() -> None:
     config = verl_config("actor_rollout_ref.rollout.n=8")
     settings = read_settings(config)
     assert [*warnings_of(config, settings), *notes_of(config, settings)] == []
+
+
+# ---- metrics and groups
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_as_a_hydra_group(name: str) -> None:
+    group = read_settings(verl_config(GROUP, f"+rredcot@algorithm.rredcot={name}"))
+    assert group == read_settings(verl_config(f"+algorithm.rredcot.preset={name}"))
+    changed = verl_config(GROUP, f"+rredcot@algorithm.rredcot={name}", "algorithm.rredcot.calibrate_window=2")
+    assert read_settings(changed).calibrate_window == 2
+    with pytest.raises(ValueError, match=rf"take \+rredcot@algorithm\.rredcot={name} instead"):
+        read_settings(
+            verl_config(GROUP, "+rredcot@algorithm.rredcot=default", f"+algorithm.rredcot.preset={name}")
+        )
+
+
+@pytest.mark.parametrize("backend", ["cached", "batched"])
+def test_a_step_in_verl_logs_nothing_that_the_registry_lacks(
+    monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    queue, metrics = MemoryQueue(monkeypatch), {}
+    trainer = make_trainer(queue, {"segmenter": "newline", "probe_backend": backend})
+    step(trainer, lay_down(queue, bare_rows(seed=0), seed=0), metrics)
+    ours = {name for name in [*metrics, *(f"timing_s/{own}" for own in trainer.timing_raw)] if "rredcot" in name}
+    assert len(ours) > 30
+    assert not ours - known_metrics()

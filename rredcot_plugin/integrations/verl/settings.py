@@ -14,17 +14,13 @@ from rredcot_plugin.baselines.base import needs_of
 from rredcot_plugin.choices import automatic, choose_scale
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.integrations.verl import SUPPORTED_VERL
-from rredcot_plugin.integrations.verl.estimator import GROUP, NAMES, PPO, RED
+from rredcot_plugin.integrations.verl.estimator import NAMES, PPO, RED
+from rredcot_plugin.options import ESTIMATOR_DEFAULTS
 from rredcot_plugin.presets import resolve_keys
 from rredcot_plugin.segmenters import CutSegmenter
 from rredcot_plugin.values.base import scores_read
 
-EVERY_TOKEN = {"tokens": 1, "max_segments": 1_000_000, "answer_markers": []}
-DEFAULTS: dict[str, dict[str, Any]] = {
-    GROUP: {},
-    PPO: {"value_estimator": "critic", "prior_from_group": False, "scale": "whiten"},
-    RED: {"value_estimator": "reward_model", "segmenter": "fixed", "segmenter_kwargs": EVERY_TOKEN},
-}
+DEFAULTS = ESTIMATOR_DEFAULTS
 """What an estimator's name changes of the defaults of ``RRedCoTConfig``."""
 
 READS = {PPO: "critic", RED: "reward_model"}
