@@ -127,9 +127,8 @@ class Named:
             )
 
     def __str__(self) -> str:
-        return (
-            "auto, " if self.automatic else ""
-        ) + f'{self.kind}, "pkg.module:Name", {{path: file.py, name: Name}}'
+        names = f'name of a {self.kind}, "pkg.module:Name", {{path: file.py, name: Name}}'
+        return f"auto, {names}" if self.automatic else names
 
 
 @dataclass(frozen=True)

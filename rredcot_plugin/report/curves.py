@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rredcot_plugin.renamed import new_metric
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -43,7 +45,7 @@ class Curve:
 
 
 def read_scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """All scalars below a tensorboard folder: name -> [(step, value), …] in order of steps.
+    """All scalars below a tensorboard folder: name -> [(step, value), …] in order of steps; old names of ours become new.
 
     Raises:
         ValueError: no event file in the folder.
@@ -58,7 +60,9 @@ def read_scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
         events = EventAccumulator(str(file), size_guidance={"scalars": 0})  # 0: keep all points
         events.Reload()
         for tag in events.Tags()["scalars"]:
-            found.setdefault(tag, {}).update({event.step: event.value for event in events.Scalars(tag)})
+            found.setdefault(new_metric(tag), {}).update(
+                {event.step: event.value for event in events.Scalars(tag)}
+            )
     return {tag: sorted(points.items()) for tag, points in found.items()}
 
 

@@ -9,6 +9,7 @@ import pytest
 import rredcot_plugin as rr
 from rredcot_plugin import choices, renamed
 from rredcot_plugin.choices import automatic
+from rredcot_plugin.commands.score import read_options
 from rredcot_plugin.options import Options
 from rredcot_plugin.presets import PRESETS, known_keys, resolve_keys
 from rredcot_plugin.values.base import proposal_limits
@@ -65,6 +66,11 @@ def test_a_preset_wins_over_the_defaults_of_an_estimators_name() -> None:
 def test_what_is_wrong_with_a_preset_is_named(options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         rr.RRedCoTConfig.from_mapping(options)
+
+
+def test_a_preset_on_the_command_line_of_score() -> None:
+    found = read_options(None, ["preset=lean", "lam=0.9"])
+    assert (found.value_estimator, found.lam) == ("confidence", 0.9)
 
 
 def test_a_preset_on_top_of_the_group_with_every_key_is_refused() -> None:
