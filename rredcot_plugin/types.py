@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -208,7 +209,7 @@ class Segments:
 
         return by_rows(lambda ids: add_per_segment(one.expand_as(ids), ids, width), self.segment_ids)
 
-    @property
+    @cached_property
     def starts(self) -> Int[Tensor, "B S"]:
         """Offset of each segment's first token in the response, T in the padding."""
         B, T = self.segment_ids.shape

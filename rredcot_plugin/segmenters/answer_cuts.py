@@ -57,13 +57,13 @@ def find_answers(trace: Trace, markers: Sequence[str]) -> Answers:
     nothing = np.zeros(0, dtype=np.int64)
     if not trace.text or not markers or trace.spans is None:
         return Answers(Preferred.none(), nothing, nothing)
-    turns = trace.spans[np.flatnonzero(np.diff(trace.columns) > 1), 1].tolist()
+    turns = trace.ends[trace.last_of_turns].tolist()
     begins, opened, closed = _answers(trace.text, tuple(markers), turns)
     if not begins:
         return Answers(Preferred.none(), nothing, nothing)
     first = trace.tokens_from(opened)
-    at_begin, at_ends = trace.substance[begins], trace.substance[trace.spans[:, 1]]
-    needless = np.where(at_begin > 0, np.searchsorted(at_ends, at_begin) + 1, 0)
+    words = np.array(trace.last_words(begins))
+    needless = np.where(words >= 0, np.searchsorted(trace.ends, words + 1) + 1, 0)
     distinct, kept = np.unique(first, return_index=True)
     return Answers(Preferred(distinct, needless[kept]), first, trace.tokens_from(closed))
 

@@ -53,20 +53,22 @@ def segment(
 def legal(trace: Trace, cuts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Those of the cuts at which a segment may begin, sorted and distinct."""
     cuts = distinct(cuts[(cuts > 0) & (cuts < trace.length)])
-    return cuts[trace.may_begin[cuts]]
+    return cuts[trace.may_begin(cuts)]
 
 
 def build_segments(rollouts: Rollouts, decide: Proposer) -> Segments:
     """The partition with a segment beginning at each of ``decide(trace)``: sorted token indices from 1 to n − 1."""
     mask = rollouts.response_mask.cpu().numpy()
+    signals = [None if s is None else s.float().cpu().numpy() for s in (rollouts.entropies, rollouts.log_probs)]
     ids = np.full(mask.shape, MASKED, dtype=np.int64)
     counts = np.zeros(len(mask), dtype=np.int64)
     for row in range(len(mask)):
         columns = np.flatnonzero(mask[row])
         if len(columns) == 0:
             continue
-        cuts = decide(Trace.of_row(rollouts, row, columns))
-        ids[row, columns] = np.searchsorted(cuts, np.arange(len(columns)), side="right")
+        cuts = decide(Trace.of_row(rollouts, row, columns, *signals))
+        lengths = np.diff(cuts, prepend=0, append=len(columns))
+        ids[row, columns] = np.repeat(np.arange(len(lengths)), lengths)
         counts[row] = len(cuts) + 1
     device = rollouts.token_ids.device
     return Segments(torch.from_numpy(ids).to(device), torch.from_numpy(counts).to(device))

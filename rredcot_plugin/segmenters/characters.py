@@ -27,8 +27,12 @@ QUIET = (
 """Outside of ASCII all but these blanks, general and CJK punctuation count as letters."""
 
 
-def kinds_of(codes: NDArray[np.uint32]) -> NDArray[np.uint8]:
+def kinds_of(text: str) -> NDArray[np.uint8]:
     """The kinds of each character, as a sum; characters beyond U+FFFF are letters."""
+    units = np.frombuffer(text.encode("utf-16-le", errors="surrogatepass"), dtype=np.uint16)
+    if len(units) == len(text):
+        return _TABLE[units]
+    codes = np.frombuffer(text.encode("utf-32-le", errors="surrogatepass"), dtype=np.uint32)
     return _TABLE[np.minimum(codes, LAST)]
 
 

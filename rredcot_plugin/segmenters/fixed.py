@@ -32,6 +32,7 @@ class FixedSegmenter(CutSegmenter):
         check_count("tokens", self.tokens)
 
     def propose(self, trace: Trace) -> np.ndarray:
-        free = np.flatnonzero(trace.may_begin)
+        free = np.arange(1, trace.length)
+        free = free[trace.may_begin(free)]
         places = np.searchsorted(free, np.arange(self.tokens, trace.length, self.tokens))
         return free[places[places < len(free)]]

@@ -59,7 +59,7 @@ class RetrospectiveSegmenter(CutSegmenter):
         if char is None or trace.spans is None:
             return None
         token = int(np.searchsorted(trace.spans[:, 1], char, side="right"))
-        return token if 0 < token < trace.length and trace.may_begin[token] else None
+        return token if 0 < token < trace.length and trace.may_begin(np.array([token]))[0] else None
 
 
 @register_segmenter("newline_entropy_retrospective")

@@ -24,7 +24,7 @@ def line_ends(trace: Trace) -> NDArray[np.int64]:
 
     Such a line (a blank one, a rule, a closing fence) begins the segment of the line that follows it.
     """
-    return with_substance(trace, trace.tokens_from(np.flatnonzero(trace.kinds & NEWLINE) + 1))
+    return with_substance(trace, trace.tokens_from(np.flatnonzero(trace.kinds & NEWLINE != 0) + 1))
 
 
 def sentence_ends(trace: Trace) -> NDArray[np.int64]:
@@ -38,9 +38,10 @@ def sentence_ends(trace: Trace) -> NDArray[np.int64]:
     if len(kinds) == 0 or trace.spans is None:
         return np.zeros(0, dtype=np.int64)
     closed, numeral = _closed(kinds)
-    ends = np.flatnonzero(closed[trace.spans[:, 1] - 1] & (trace.spans[:, 1] > trace.spans[:, 0])) + 1
-    complete = kinds & (NEWLINE | WIDE_MARK) > 0
-    after_numeral = np.flatnonzero(numeral[:-1] & (kinds[1:] & BLANK > 0))
+    ends = np.flatnonzero(closed[trace.ends - 1] & (trace.ends > trace.starts)) + 1
+    complete = kinds & (NEWLINE | WIDE_MARK) != 0
+    after_numeral = numeral[numeral + 1 < len(kinds)]
+    after_numeral = after_numeral[kinds[after_numeral + 1] & BLANK > 0]
     complete[after_numeral[~_numbers_a_line(kinds, after_numeral)] + 1] = True
     found = np.zeros(trace.length + 1, dtype=bool)  # marks need no sorting
     found[ends] = True
@@ -55,7 +56,7 @@ def paragraph_ends(trace: Trace) -> NDArray[np.int64]:
 
 def blank_line_ends(kinds: NDArray[np.uint8]) -> NDArray[np.int64]:
     """The character after each line end before which only blanks stand on its line."""
-    newlines = np.flatnonzero(kinds & NEWLINE)
+    newlines = np.flatnonzero(kinds & NEWLINE != 0)
     dark = np.concatenate([[0], np.cumsum(kinds & BLANK == 0)])
     found: NDArray[np.int64] = newlines[1:][dark[newlines[1:]] == dark[newlines[:-1]]] + 1
     return found
@@ -65,26 +66,30 @@ def _numbers_a_line(kinds: NDArray[np.uint8], marks: NDArray[np.int64]) -> NDArr
     """Whether nothing but digits and blanks stands on the line before each mark."""
     if len(marks) == 0:
         return np.zeros(0, dtype=bool)
-    other = np.concatenate([[0], np.cumsum(kinds & (DIGIT | BLANK) == 0)])
-    line_starts = np.concatenate([[0], np.flatnonzero(kinds & NEWLINE) + 1])
-    start = line_starts[np.searchsorted(line_starts, marks, side="right") - 1]
-    numbers: NDArray[np.bool_] = other[marks] == other[start]
+    line_starts = np.concatenate([[0], np.flatnonzero(kinds & NEWLINE != 0) + 1])
+    lines, line_of_mark = np.unique(np.searchsorted(line_starts, marks, side="right") - 1, return_inverse=True)
+    other = (kinds & (DIGIT | BLANK) == 0).tobytes()
+    first_other = np.array([other.find(1, start) for start in line_starts[lines].tolist()])  # the mark is one
+    numbers: NDArray[np.bool_] = first_other[line_of_mark] >= marks
     return numbers
 
 
-def _closed(kinds: NDArray[np.uint8]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """For each character whether a sentence is closed with it; and whether only a blank would make it so (digits)."""
-    before = np.concatenate([[BLANK], kinds[:-1]])
-    two_before = np.concatenate([[BLANK], before[:-1]])
-    mark = kinds & MARK > 0
-    digit = before & DIGIT > 0
-    closed = mark & (before & (DIGIT | BLANK) == 0) & (two_before & MARK == 0)
-    numeral = mark & digit
-    closer = kinds & CLOSER > 0
+def _closed(kinds: NDArray[np.uint8]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """For each character whether a sentence is closed with it; and the characters after which only a blank would close
+    one (digits)."""
+    padded = np.concatenate([np.full(2, BLANK, dtype=np.uint8), kinds, np.zeros(1, dtype=np.uint8)])
+    marks = np.flatnonzero(kinds & MARK != 0)
+    before, two_before = padded[marks + 1], padded[marks]
+    ends = marks[(before & (DIGIT | BLANK) == 0) & (two_before & MARK == 0)]
+    numeral = marks[before & DIGIT > 0]
+    closed = np.zeros(len(kinds), dtype=bool)
+    closed[ends] = True
+    numerals = [numeral]
     for _ in range(MOST_CLOSERS):
-        closed[1:] |= closer[1:] & closed[:-1]
-        numeral[1:] |= closer[1:] & numeral[:-1]
-    return closed, numeral
+        ends, numeral = (at[padded[at + 3] & CLOSER > 0] + 1 for at in (ends, numeral))
+        closed[ends] = True
+        numerals.append(numeral)
+    return closed, np.concatenate(numerals)
 
 
 def distinct(cuts: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -94,9 +99,7 @@ def distinct(cuts: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def with_substance(trace: Trace, cuts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Cuts before each of which, since the one before it, there is a letter or a digit."""
-    assert trace.spans is not None
     cuts = distinct(cuts)
     cuts = cuts[(cuts > 0) & (cuts < trace.length)]
-    seen = trace.substance[trace.spans[cuts - 1, 1]]
-    kept: NDArray[np.int64] = cuts[np.diff(seen, prepend=0) > 0]
+    kept: NDArray[np.int64] = cuts[trace.has_words(trace.ends[cuts - 1])]
     return kept

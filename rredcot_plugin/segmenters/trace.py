@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from rredcot_plugin.segmenters.characters import UNFINISHED, WORD, kinds_of
 from rredcot_plugin.types import Rollouts
@@ -32,9 +31,12 @@ class Trace:
     log_probs: NDArray[np.float32] | None = None
 
     @classmethod
-    def of_row(cls, rollouts: Rollouts, row: int, columns: NDArray[np.int64]) -> Trace:
-        """Row ``row`` of a batch, whose unmasked columns are ``columns``."""
-        signals = (_signal(signal, row, columns) for signal in (rollouts.entropies, rollouts.log_probs))
+    def of_row(
+        cls, rollouts: Rollouts, row: int, columns: NDArray[np.int64], *batch_signals: NDArray[np.float32] | None
+    ) -> Trace:
+        """Row ``row`` of a batch, whose unmasked columns are ``columns``; ``batch_signals`` are its entropies and log-probs as
+        arrays."""
+        signals = (None if signal is None else signal[row][columns] for signal in batch_signals)
         if rollouts.texts is None or rollouts.token_offsets is None:
             return cls(columns, None, None, *signals)
         spans = np.asarray(rollouts.token_offsets[row], dtype=np.int64).reshape(-1, 2)
@@ -64,40 +66,64 @@ class Trace:
     def kinds(self) -> NDArray[np.uint8]:
         """The kinds of every character (`characters.kinds_of`)."""
         assert self.text is not None
-        return kinds_of(np.frombuffer(self.text.encode("utf-32-le", errors="surrogatepass"), dtype=np.uint32))
+        return kinds_of(self.text)
 
     @cached_property
-    def substance(self) -> NDArray[np.int64]:
-        """(characters + 1,): how many letters and digits stand before each character."""
-        return np.concatenate([[0], np.cumsum(self.kinds & WORD)])
+    def last_of_turns(self) -> NDArray[np.int64]:
+        """The tokens after which masked ones stand, the last token apart."""
+        if self.length == 0 or self.columns[-1] - self.columns[0] == self.length - 1:
+            return np.zeros(0, dtype=np.int64)
+        return np.flatnonzero(np.diff(self.columns) > 1)
+
+    @cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """(n,): the character at which each token begins."""
+        assert self.spans is not None
+        return np.ascontiguousarray(self.spans[:, 0])
+
+    @cached_property
+    def ends(self) -> NDArray[np.int64]:
+        """(n,): the character after each token."""
+        assert self.spans is not None
+        return np.ascontiguousarray(self.spans[:, 1])
+
+    def last_words(self, chars: Sequence[int]) -> list[int]:
+        """The last letter or digit before each of some characters in ascending order; −1 where there is none."""
+        words = (self.kinds & WORD).tobytes()
+        found, last, before = [], -1, 0
+        for char in chars:
+            last = max(last, words.rfind(WORD, before, char))
+            found.append(last)
+            before = char
+        return found
+
+    def has_words(self, chars: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether a letter or digit stands between each of some characters in ascending order and the one before it; the
+        first one counts from the beginning of the text."""
+        chars = np.maximum.accumulate(chars)
+        before = np.concatenate([[0], chars[:-1]])
+        found = np.zeros(len(chars), dtype=bool)
+        apart = np.flatnonzero(before < chars)  # `reduceat` takes a stretch of nothing for one character
+        if len(apart):
+            found[apart] = np.bitwise_or.reduceat(self.kinds[: chars[-1]], before[apart]) & WORD > 0
+        return found
 
     def tokens_from(self, chars: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
         """For each character the first token that begins at or after it.
 
         For the end of a match: the token that follows the one which completed the match.
         """
-        assert self.spans is not None
-        return np.searchsorted(self.spans[:, 0], np.asarray(chars, dtype=np.int64), side="left")
+        return np.searchsorted(self.starts, np.asarray(chars, dtype=np.int64), side="left")
 
-    @cached_property
-    def may_begin(self) -> NDArray[np.bool_]:
-        """(n + 1,): True where a segment may begin at a token: not at the first one, not inside a character.
+    def may_begin(self, tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether a segment may begin at each of ``tokens``, which lie from 1 to n − 1: not inside a character.
 
         A character that is not finished yet shows as U+FFFD, and whether the next token finishes it is not known before
         that token: so no segment begins after U+FFFD either.
         """
-        allowed = np.ones(self.length + 1, dtype=bool)
-        allowed[[0, -1]] = False
-        if self.spans is None or self.length < 2:
-            return allowed
-        ends = self.spans[:-1, 1]
-        finished = (np.append(self.kinds, 0)[ends - 1] & UNFINISHED) == 0
-        allowed[1:-1] = (self.spans[1:, 0] >= ends) & finished
+        if self.spans is None or len(tokens) == 0:
+            return np.ones(len(tokens), dtype=bool)
+        ends = self.ends[tokens - 1]
+        last = self.kinds[ends - 1] if len(self.kinds) else np.zeros_like(ends)
+        allowed: NDArray[np.bool_] = (self.starts[tokens] >= ends) & ((ends == 0) | (last & UNFINISHED == 0))
         return allowed
-
-
-def _signal(tensor: torch.Tensor | None, row: int, columns: NDArray[np.int64]) -> NDArray[np.float32] | None:
-    if tensor is None:
-        return None
-    signal: NDArray[np.float32] = tensor[row].float().cpu().numpy()[columns]
-    return signal

@@ -66,8 +66,8 @@ def boundary_features(
         others_mean.expand_as(position),
         torch.log1p(position),
         log_segments,
-        *_signal_features(rollouts.log_probs, real, before, position, lowest=True),
-        *_signal_features(rollouts.entropies, real, before, position, lowest=False),
+        *_signal_features(rollouts.log_probs, real, segments, position, lowest=True),
+        *_signal_features(rollouts.entropies, real, segments, position, lowest=False),
         *siblings.sibling_features(rollouts, segments, stats.index, unit_outcomes, unit_others_mean, valid),
         probe * log_segments,
         others_mean * log_segments,
@@ -76,48 +76,44 @@ def boundary_features(
 
 
 def _signal_features(
-    signal: torch.Tensor | None, real: torch.Tensor, before: torch.Tensor, position: torch.Tensor, *, lowest: bool
+    signal: torch.Tensor | None, real: torch.Tensor, segments: Segments, position: torch.Tensor, *, lowest: bool
 ) -> list[torch.Tensor]:
     """Running statistics of a per-token signal over the prefix: log-probs in full, entropies in short."""
     if signal is None:
         return [torch.zeros_like(position)] * (5 if lowest else 2)
 
     def statistics(
-        x: torch.Tensor, real: torch.Tensor, before: torch.Tensor, position: torch.Tensor
+        x: torch.Tensor, real: torch.Tensor, before: torch.Tensor, ids: torch.Tensor, position: torch.Tensor
     ) -> torch.Tensor:
         total = exclusive_sum(torch.where(real, x, 0.0), before)
-        columns = [total / position.clamp(min=1), _exclusive_extreme(x, real, before, lowest=lowest)]
+        last = _extreme_of_last_segment(x, real, ids, before.shape[1], lowest=lowest)
+        extreme = last.cummin(dim=1).values if lowest else last.cummax(dim=1).values
+        columns = [total / position.clamp(min=1), _or_zero(extreme)]
         if lowest:
             last_total = torch.diff(total, dim=1, prepend=torch.zeros_like(total[:, :1]))
-            columns = [total, *columns, last_total, _last_segment_min(x, real, before)]
+            columns = [total, *columns, last_total, _or_zero(last)]
         return torch.stack(columns, dim=2)
 
-    return list(by_rows(statistics, signal.float(), real, before, position).unbind(2))
+    parts = (signal.float(), real, segments.starts, segments.segment_ids, position)
+    return list(by_rows(statistics, *parts).unbind(2))
 
 
 def exclusive_sum(x: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
     """Σ of the columns < before."""
-    padded = torch.nn.functional.pad(x.double().cumsum(dim=1), (1, 0))
+    padded = torch.nn.functional.pad(x.cumsum(dim=1, dtype=torch.float64), (1, 0))
     return padded.gather(1, before).float()
 
 
-def _exclusive_extreme(x: torch.Tensor, real: torch.Tensor, before: torch.Tensor, *, lowest: bool) -> torch.Tensor:
-    """Least (or greatest) of the real columns < before; 0 where there is none."""
+def _extreme_of_last_segment(
+    x: torch.Tensor, real: torch.Tensor, ids: torch.Tensor, states: int, *, lowest: bool
+) -> torch.Tensor:
+    """Least (or greatest) value within the segment that ends at each state, infinite at the prompt: (B, S)."""
     neutral = torch.inf if lowest else -torch.inf
-    x = torch.where(real, x, neutral)
-    running = x.cummin(dim=1).values if lowest else x.cummax(dim=1).values
-    padded = torch.nn.functional.pad(running, (1, 0), value=neutral)
-    found = padded.gather(1, before)
-    return torch.where(torch.isfinite(found), found, 0.0)
+    found = x.new_full((len(x), states + 1), neutral)
+    found.scatter_reduce_(1, ids + 1, torch.where(real, x, neutral), reduce="amin" if lowest else "amax")
+    found[:, 0] = neutral  # tokens of no segment
+    return found[:, :states]
 
 
-def _last_segment_min(x: torch.Tensor, real: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
-    """Least value within the segment that ends at each state; 0 at the prompt."""
-    B, S = before.shape
-    columns = torch.arange(x.shape[1], device=x.device).expand(B, -1).contiguous()
-    # the segment of column t is the number of states at or before it, minus one
-    owner = torch.searchsorted(before.contiguous(), columns, right=True) - 1
-    least = torch.full((B, S), torch.inf, device=x.device)
-    least.scatter_reduce_(1, owner.clamp(min=0), torch.where(real & (owner >= 0), x, torch.inf), reduce="amin")
-    shifted = torch.nn.functional.pad(least, (1, 0), value=0.0)[:, :-1]
-    return torch.where(torch.isfinite(shifted), shifted, 0.0)
+def _or_zero(x: torch.Tensor) -> torch.Tensor:
+    return torch.where(torch.isfinite(x), x, 0.0)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rredcot_plugin as rr
+from rredcot_plugin.segmenters.trace import Trace
 from rredcot_plugin.testing import check_segmenter
 from tests.unit.reference import pieces, text_rollouts
 
@@ -336,3 +338,15 @@ def test_segmenters_ask_for_what_they_read() -> None:
             rr.get_segmenter(name)(rollouts)
     with pytest.raises(ValueError, match="log_probs"):
         rr.get_segmenter("probability")(rollouts)
+
+
+@given(text=st.text(alphabet="a1 .\n\ufffd😀é", max_size=40), data=st.data())
+def test_letters_and_digits_are_found_as_by_reading_on(text: str, data: st.DataObject) -> None:
+    """`has_words` and `last_words` against one character after the other."""
+    places = sorted(data.draw(st.lists(st.integers(0, len(text)), min_size=1, max_size=8)))
+    trace = Trace(np.arange(1), text, np.array([[0, len(text)]]))
+    words = [char.isalnum() for char in text]
+    stretches = zip([0, *places], places, strict=False)
+    assert trace.has_words(np.array(places)).tolist() == [any(words[low:high]) for low, high in stretches]
+    expected = [max((at for at in range(place) if words[at]), default=-1) for place in places]
+    assert trace.last_words(places) == expected
