@@ -66,7 +66,7 @@ MUTANTS = (
     Mutant("λ forgotten", "credit/advantages.py", "+ lam * running", "+ running", (CREDIT,)),
     Mutant("calibration sees the group's own outcomes", "values/calibration.py", "torch.where(held_out, 0.0, weight[:, None])", "weight[:, None].expand_as(held_out)", (VALUES,)),
     Mutant("a feature looks one token ahead", "values/features.py", "return padded.gather(1, before).float()", "return padded.gather(1, (before + 1).clamp(max=x.shape[1])).float()", (VALUES,)),
-    Mutant("characters are split", "segmenters/trace.py", "(self.spans[1:, 0] >= ends) & finished", "True", (CUTS + "::test_a_multi_byte_character_is_never_split",)),
+    Mutant("characters are split", "segmenters/trace.py", "(self.starts[tokens] >= ends) & (", "(", (CUTS + "::test_a_multi_byte_character_is_never_split",)),
     Mutant("the answer is cut", "segmenters/assemble.py", "answers.outside(legal(trace, proposed))", "legal(trace, proposed)", (CUTS + "::test_the_last_segment_begins_where_the_answer_is_opened",)),
     Mutant("a boundary knows the token after it", "segmenters/trace.py", "np.concatenate([[0.0], -self.log_probs[:-1].astype(np.float64)])", "-self.log_probs.astype(np.float64)", (CUTS,)),
     Mutant("the sum is lost in shaping", "pipeline.py", "shaped.scatter_add(1, last, missing[:, None])", "shaped", ("unit/test_shapers.py",)),
