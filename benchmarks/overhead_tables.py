@@ -83,8 +83,17 @@ def read_step_share(path: Path) -> tuple[Interval, str]:
 
 
 def make_tables(cells: Sequence[Cell]) -> str:
-    """Three Markdown tables: ratios with the floor beside them, groups, memory."""
-    time_rows = [time_row(cell) for cell in of_kind(cells, "time")]
+    """Three Markdown tables: ratios with the floor beside them, groups, memory.
+
+    Of times, every length of a probe at the longest trace, and every trace with probes of the middle length; the
+    result file has the others.
+    """
+    times = of_kind(cells, "time")
+    longest = max((cell["tokens"] for cell in times), default=0)
+    lengths = sorted({cell["probe_tokens"] for cell in times})
+    middle = lengths[len(lengths) // 2] if lengths else 0
+    shown = [cell for cell in times if cell["tokens"] == longest or cell["probe_tokens"] == middle]
+    time_rows = [time_row(cell) for cell in shown]
     group_rows = [group_row(cell) for cell in of_kind(cells, "group")]
     memory_rows = [memory_row(cell) for cell in of_kind(cells, "memory")]
     return "\n".join(
@@ -93,7 +102,7 @@ def make_tables(cells: Sequence[Cell]) -> str:
             "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
             *time_rows,
             "",
-            "| group size | probes a trace | plain, s | floor | cached |",
+            "| group size | probes per trace | plain, s | floor | cached |",
             "| --- | --- | --- | --- | --- |",
             *group_rows,
             "",

@@ -35,7 +35,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "rredcot_token": (WHOLE | {"scale": "none", "baseline": "token"}, f"{OTHERS} up to the token"),
     "rredcot_token_std": (WHOLE | {"scale": "group_std", "baseline": "token"}, DIVIDED_TOO),
-    "rredcot_none": (WHOLE | {"scale": "none"}, "one segment a trace is verl's grpo_no_std, by design"),
+    "rredcot_none": (WHOLE | {"scale": "none"}, "one segment per trace is verl's grpo_no_std, by design"),
 }
 """Name → options on top of the defaults, and why the expectation is the gradient, or is not."""
 
