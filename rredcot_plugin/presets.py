@@ -38,8 +38,7 @@ PRESETS = {
         },
         "An unbiased policy gradient: the default without the division by the group's standard deviation.",
         "On policies small enough to enumerate the bias is below 1e-6 of the gradient's norm, from the second step on "
-        "(docs/evidence/tabular.md). In pilot runs on tiny models it learned no faster than the default (rredcot_unscaled in "
-        "docs/evidence/learning.md).",
+        "(docs/evidence/tabular.md).",
     ),
     "lean": Preset(
         {"value_estimator": "confidence", "baseline": "trace"},

@@ -8,7 +8,7 @@
 # twice and draws it; all other knobs are those of rredcot_plugin/tiny/train_cpu.sh.
 set -euo pipefail
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-DEMO=$(cd "$HERE/../../rredcot_plugin/demo" && pwd)
+PLUGIN=$(cd "$HERE/../../rredcot_plugin" && pwd)
 
 # ---- knobs ----
 ADV_ESTIMATOR=${ADV_ESTIMATOR:-rredcot}            # rredcot | grpo
@@ -22,9 +22,9 @@ export LR=${LR:-2e-4}                              # a model this small, trained
 export TOTAL_STEPS=${TOTAL_STEPS:-30} SEED=${SEED:-0}
 export TEST_FREQ=${TEST_FREQ:-$TOTAL_STEPS}
 
-export MODEL_PATH=${MODEL_PATH:-$DEMO/checkpoint}
+export MODEL_PATH=${MODEL_PATH:-$PLUGIN/tiny/checkpoint}
 export TRAIN_FILE=${TRAIN_FILE:-$DATA_DIR/train.parquet} VAL_FILE=${VAL_FILE:-$DATA_DIR/val.parquet}
-export REWARD_PATH=${REWARD_PATH:-$DEMO/reward.py} # answers behind ####, lists of numbers among them
+export REWARD_PATH=${REWARD_PATH:-$PLUGIN/demo/reward.py} # answers behind ####, lists of numbers among them
 
 if [[ ! -f $TRAIN_FILE || ! -f $VAL_FILE ]]; then
   "$PYTHON" "$HERE/prepare_data.py" --source reasoning-gym --out "$DATA_DIR" --max-rows 576 --val-size 64 --seed "$SEED"
@@ -35,7 +35,7 @@ if [[ $ADV_ESTIMATOR == rredcot* ]]; then
   ALGORITHM+=(+algorithm.rredcot.segmenter="$SEGMENTER")
 fi
 
-exec bash "$DEMO/train_cpu.sh" \
+exec bash "$PLUGIN/tiny/train_cpu.sh" \
   "${ALGORITHM[@]}" \
   trainer.val_before_train=True \
   actor_rollout_ref.rollout.val_kwargs.do_sample=True \
