@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import torch
+
+from rredcot_plugin.adapter.probe_plan import ProbePlan
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.text.alignment import TokenBytes
 from rredcot_plugin.types import Credit, Rollouts
@@ -11,8 +16,64 @@ from rredcot_plugin.types import Credit, Rollouts
 MAX_PROMPT_TOKENS = 2048
 """Of a longer prompt only its end is written."""
 
+MAX_PROPOSALS, MAX_PROPOSAL_CHARACTERS = 8, 200
+"""Of a trace, the proposals that were ever most probable are written, and of a longer one only its start."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The probes of a batch and what came back: ``log_probs`` of every row, in the order of its probes, in nats."""
+
+    plan: ProbePlan
+    log_probs: Sequence[Sequence[float] | torch.Tensor]
+
+    def of(self, row: int, states: int) -> tuple[list[dict[str, Any]], list[list[float | None]]]:
+        """The proposals of a row with what each is worth, most probable first, and their probabilities at each of its
+        ``states`` states, None where one was not probed.
+
+        A probability is that of the whole answer and its terminator, whatever ``length_normalize`` says.
+        """
+        found = torch.full((len(self.plan.proposals), states, self._width), torch.nan)
+        kind, state, column, _ = self.plan.places[row].T
+        found[kind, state, column] = torch.as_tensor(self.log_probs[row], dtype=torch.float32).cpu().exp()
+        most = found.nan_to_num(-1.0).amax(dim=1)
+        best = [(k, n) for k, n in (most >= 0).nonzero().tolist()]
+        best.sort(key=lambda at: -float(most[at]))
+        kinds = list(self.plan.proposals.items())
+        named = []
+        for k, n in best[:MAX_PROPOSALS]:
+            name, proposals = kinds[k]
+            text = proposals.answers[row][n][:MAX_PROPOSAL_CHARACTERS]
+            named.append({"text": text, "kind": name, "utility": _number(float(proposals.utility[row, n]))})
+        by_state = [[_significant(float(found[k, s, n])) for k, n in best[:MAX_PROPOSALS]] for s in range(states)]
+        return named, by_state
+
+    @property
+    def _width(self) -> int:
+        return max(proposals.valid.shape[1] for proposals in self.plan.proposals.values())
+
 
 def trace_record(
+    step: int,
+    row: int,
+    rows: PromptedRollouts,
+    rollouts: Rollouts,
+    credit: Credit,
+    table: TokenBytes,
+    asked: Asked | None = None,
+) -> dict[str, Any]:
+    """Row ``row`` of a batch as JSON knows it; with ``asked``, also ``proposals`` and, at the state before each segment,
+    their ``probabilities``, which show where a value comes from."""
+    record = _record(step, row, rows, rollouts, credit, table)
+    if asked is None or not len(asked.plan.places[row]):
+        return record
+    record["proposals"], by_state = asked.of(row, len(record["segments"]))
+    for segment, probabilities in zip(record["segments"], by_state, strict=True):
+        segment["probabilities"] = probabilities
+    return record
+
+
+def _record(
     step: int, row: int, rows: PromptedRollouts, rollouts: Rollouts, credit: Credit, table: TokenBytes
 ) -> dict[str, Any]:
     prompt, _ = table.align(rows.prompts[row][-MAX_PROMPT_TOKENS:].cpu().numpy())
@@ -53,3 +114,8 @@ def _segments(
 def _number(x: float) -> float | None:
     """JSON has no NaN."""
     return round(x, 6) if abs(x) != float("inf") and x == x else None
+
+
+def _significant(x: float) -> float | None:
+    """Three digits, so that small probabilities keep their size."""
+    return float(f"{x:.3g}") if x == x else None

@@ -11,7 +11,7 @@ import torch
 
 from rredcot_plugin.adapter.probe_plan import answer_starts, plan_metrics, plan_probes
 from rredcot_plugin.adapter.prompted_rollouts import PROMPT_TAIL, PromptedRollouts
-from rredcot_plugin.adapter.trace_record import trace_record
+from rredcot_plugin.adapter.trace_record import Asked, trace_record
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.offline.chunks import Chunk, too_long
 from rredcot_plugin.offline.encode import EncodedRow, RowEncoder, step_rows
@@ -110,9 +110,9 @@ class ChunkScorer:
             probed=plan.probed(log_probs, length_normalize=self.config.length_normalize),
             calibrator=calibrator,
         )
-        records = []
+        records, asked = [], Asked(plan, log_probs)
         for i, row in enumerate(encoded):
-            record = trace_record(row.row.step, i, batch, rollouts, credit, self.encode_row.table)
+            record = trace_record(row.row.step, i, batch, rollouts, credit, self.encode_row.table, asked)
             records.append({**record, "uid": row.row.group, "line": row.row.line})
         return ScoredChunk(records, left_out, {**plan_metrics(plan, batch.tokens), **credit.metrics})
 

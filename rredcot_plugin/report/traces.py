@@ -15,7 +15,7 @@ class ScoredSegment:
     """One step of reasoning. Numbers are NaN where the run had none (a reward that was not finite).
 
     ``value`` is V̂ of the state before it and ``credit`` is δ, how much it changed the expected reward; both
-    in reward units. ``advantage`` is that of each of its tokens.
+    in reward units. ``advantage`` is that of each of its tokens (the mean over them), NaN where the dump has none.
     """
 
     text: str
@@ -24,6 +24,24 @@ class ScoredSegment:
     credit: float
     advantage: float
 
+
+@dataclass(frozen=True)
+class Proposal:
+    """An answer that was put to the model at the boundaries of a trace.
+
+    ``utility`` is what the answer is worth, the mean reward of the responses that gave it; ``kind`` says whose answer it
+    is (``group``, ``ground_truth``, …). ``probabilities[i]`` is how probable the model found it at the state before
+    segment i, NaN where it was not asked.
+    """
+
+    text: str
+    kind: str
+    utility: float
+    probabilities: tuple[float, ...]
+
+
+MOST_PROPOSALS = 16
+"""Of a trace that are read."""
 
 LARGEST = 1e15
 """Numbers of this size and above are no rewards: pictures and sums of them would be nonsense."""
@@ -44,6 +62,8 @@ class Trace:
     reward: float
     segments: tuple[ScoredSegment, ...]
     has_segments: bool = True
+    proposals: tuple[Proposal, ...] = ()
+    """What was probed, most probable first; dumps of earlier versions have none."""
 
     @property
     def worst(self) -> int | None:
@@ -114,6 +134,31 @@ def read_trace(record: Any) -> Trace:
         ground_truth=None if truth is None else str(truth),
         reward=number_or_nan(record, "reward"),
         segments=tuple(_segment(part, is_first=i == 0) for i, part in enumerate(segments)),
+        proposals=_proposals(record, segments),
+    )
+
+
+def _proposals(record: Any, segments: list[Any]) -> tuple[Proposal, ...]:
+    """What was probed along a trace, if the dump says it."""
+    if record.get("proposals") is None:
+        return ()
+    listed = _field(record, "proposals", list)
+    by_state = []
+    for part in segments:
+        probabilities = _field(part, "probabilities", list)
+        if len(probabilities) != len(listed):
+            raise ValueError(
+                f"probabilities: expected {len(listed)} numbers, one per proposal, got {len(probabilities)}"
+            )
+        by_state.append([number_or_nan({"probabilities": x}, "probabilities") for x in probabilities])
+    return tuple(
+        Proposal(
+            text=_field(one, "text", str),
+            kind=str(_field(one, "kind", str)),
+            utility=number_or_nan(one, "utility"),
+            probabilities=tuple(row[i] for row in by_state),
+        )
+        for i, one in enumerate(listed[:MOST_PROPOSALS])
     )
 
 
@@ -125,7 +170,8 @@ def _segment(part: Any, is_first: bool) -> ScoredSegment:
         value=value,
         # the redistributed reward of the first segment holds the value of the prompt, which it did not earn
         credit=reward - value if is_first else reward,
-        advantage=number_or_nan(part, "advantage"),
+        # dumps of early versions have none
+        advantage=number_or_nan(part, "advantage") if "advantage" in part else math.nan,
     )
 
 

@@ -6,11 +6,12 @@ import contextlib
 import json
 import logging
 import os
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
-from rredcot_plugin.adapter.trace_record import trace_record
+from rredcot_plugin.adapter.trace_record import Asked, trace_record
 from rredcot_plugin.text.alignment import TokenBytes
 from rredcot_plugin.types import Credit, Rollouts
 
@@ -21,6 +22,9 @@ MAX_ROWS = 256
 
 MEGABYTE = 1_000_000
 
+ABOUT = "run.json"
+"""Beside the dumps: what the run is made of, so that reports can say in what two runs differ."""
+
 
 class Dumper:
     """The dumps of one run: ``<step>.jsonl``, and ``<step>.<i>.jsonl`` for mini-batch i > 0 of a step.
@@ -28,11 +32,14 @@ class Dumper:
     A step has at most ``MAX_ROWS`` traces, shared by its ``mini_batches``. Nothing is written once the ``*.jsonl``
     files of the folder, those of earlier runs included, have ``max_mb`` megabytes (10⁶ bytes) together; the last file
     may go over. A folder that cannot be written is no reason to stop a training run: the ``OSError`` is logged, the
-    first time, and the next step tries again.
+    first time, and the next step tries again. ``about`` goes into ``run.json`` beside the first dump.
     """
 
-    def __init__(self, folder: Path, max_mb: int, mini_batches: int = 1) -> None:
+    def __init__(
+        self, folder: Path, max_mb: int, mini_batches: int = 1, about: Mapping[str, Any] | None = None
+    ) -> None:
         self.folder = folder
+        self._about = about
         self.max_mb = max_mb
         self.max_rows = max(1, MAX_ROWS // mini_batches)
         self._warned: set[str] = set()
@@ -45,14 +52,19 @@ class Dumper:
         rollouts: Rollouts,
         credit: Credit,
         table: TokenBytes,
+        asked: Asked | None = None,
     ) -> None:
+        """Up to ``max_rows`` traces of a batch; with ``asked``, what was probed along them too."""
         name = f"{step}.{mini_batch}.jsonl" if mini_batch else f"{step}.jsonl"
         chosen = choose_rows(rollouts.group_ids, self.max_rows)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             if self._is_full():
                 return
-            records = (trace_record(step, row, rows, rollouts, credit, table) for row in chosen)
+            if self._about is not None:
+                _write_whole(self.folder / ABOUT, [json.dumps(self._about, indent=1, default=str) + "\n"])
+                self._about = None
+            records = (trace_record(step, row, rows, rollouts, credit, table, asked) for row in chosen)
             lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in records)
             _write_whole(self.folder / name, lines)
         except OSError as error:

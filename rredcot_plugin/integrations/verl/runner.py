@@ -19,7 +19,9 @@ from typing import Any
 import torch
 from verl.utils.debug import marked_timer
 
+from rredcot_plugin import __version__
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
+from rredcot_plugin.adapter.trace_record import Asked
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.integrations.verl import transfer_fields
 from rredcot_plugin.integrations.verl.batch import open_rows
@@ -62,7 +64,8 @@ class CreditRunner:
         self._tracker = CreditTracker(settings.histogram_every, mini_batches)
         self._dumper = None
         if settings.dump_dir:
-            self._dumper = Dumper(Path(settings.dump_dir), settings.dump_max_mb, mini_batches)
+            about = {"version": __version__, "options": dataclasses.asdict(settings)}
+            self._dumper = Dumper(Path(settings.dump_dir), settings.dump_max_mb, mini_batches, about)
 
     @property
     def crew(self) -> Crew:
@@ -150,15 +153,16 @@ class CreditRunner:
         advantages = share_with_sessions(fit_width(advantages, rewards), state.roles, response_mask)
         returns = share_with_sessions(fit_width(returns, rewards), state.roles, response_mask)
         if state.rows is not None:
-            self._show(state.rows, rollouts, used)
+            asked = None if state.log_probs is None else Asked(state.plan, state.log_probs)
+            self._show(state.rows, rollouts, used, asked)
         return advantages, returns
 
-    def _show(self, rows: PromptedRollouts, rollouts: Rollouts, credit: Credit) -> None:
+    def _show(self, rows: PromptedRollouts, rollouts: Rollouts, credit: Credit, asked: Asked | None) -> None:
         """What people look at; nothing in here changes a number of the step."""
         assert self._table is not None
         step, mini_batch = self.trainer.global_steps, self.trainer.local_trigger_step
         if self._dumper is not None and step % self.settings.dump_every == 0:
-            self._dumper.write(step, mini_batch, rows, rollouts, credit, self._table)
+            self._dumper.write(step, mini_batch, rows, rollouts, credit, self._table, asked)
         self._tracker.take(self.trainer.logger, step, mini_batch, rows, rollouts, credit, self._table)
 
     def save(self, folder: str) -> None:
