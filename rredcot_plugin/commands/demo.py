@@ -15,7 +15,7 @@ from rich.text import Text
 
 from rredcot_plugin.demo.run import DemoSettings, Show, run_demo
 from rredcot_plugin.demo.training import TrainingFailedError
-from rredcot_plugin.report.html import credit_scale
+from rredcot_plugin.report.colour import credit_scale
 from rredcot_plugin.report.select import worst_segments
 from rredcot_plugin.report.terminal import render_trace
 from rredcot_plugin.tiny.progress import Progress

@@ -130,7 +130,7 @@ def write_records(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _preview(traces: Sequence[Trace], console: Console) -> None:
-    from rredcot_plugin.report.html import credit_scale
+    from rredcot_plugin.report.colour import credit_scale
     from rredcot_plugin.report.terminal import render_trace
 
     for trace in traces:

@@ -10,7 +10,7 @@ from rredcot_plugin.demo.summary import HEADER, RunSummary, summarise
 from rredcot_plugin.demo.training import PROMPTS, ROLLOUTS, TrainingRun
 from rredcot_plugin.report.curves import curve_of, draw, inline_svg, read_scalars, save_png
 from rredcot_plugin.report.html import render_groups
-from rredcot_plugin.report.page import Section, render_page, render_table
+from rredcot_plugin.report.page import Section, interactive, render_page, render_table
 from rredcot_plugin.report.select import group_traces
 from rredcot_plugin.report.traces import Trace, read_dumps
 
@@ -46,7 +46,7 @@ def make_pictures(out: Path, runs: Sequence[TrainingRun]) -> DemoResult:
     if traces:
         note = "Responses of the model while rredcot trained it, those with the costliest steps first."
         sections.append(Section("Which step lost the reward?", note, render_groups(group_traces(traces))))
-    page.write_text(render_page("rredcot demo", _lead(runs[0]), sections), encoding="utf-8")
+    page.write_text(render_page("rredcot demo", _lead(runs[0]), sections, interactive()), encoding="utf-8")
     return DemoResult(png, page, summaries, traces)
 
 

@@ -1,4 +1,4 @@
-"""Traces as HTML: one row a segment, coloured by its credit, with the course of the value under each trace.
+"""Traces as HTML: one row per segment, coloured by its credit or its advantage, with the value curve under each trace.
 
 Everything that a model wrote goes through ``escape``; there is no script in what this module makes.
 """
@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from rredcot_plugin.report.colour import Scales, has_credit, kind_of, render_legend, strength
 from rredcot_plugin.report.fold import folded
 from rredcot_plugin.report.select import Group
-from rredcot_plugin.report.text import plain, readable_prompt, short, signed
+from rredcot_plugin.report.text import escape, plain, readable_prompt, short, signed
 from rredcot_plugin.report.traces import ScoredSegment, Trace
 from rredcot_plugin.report.value_curve import limits, value_curve
-
-FAINT = 0.03
-"""Share of the colour scale below which a segment stays uncoloured."""
+from rredcot_plugin.report.why import render_why, sibling_note
 
 FLAGGED = 0.2
 """Share of the colour scale that the worst segment must have lost to be pointed out."""
@@ -32,9 +31,9 @@ PROMPT_BUDGET = 600
 
 @dataclass(frozen=True)
 class Look:
-    """What all traces of a page share: |credit| of full colour, and the reward above which a trace is right."""
+    """What all traces of a page share: the colour scales, and the reward above which a trace is right."""
 
-    scale: float = 1.0
+    scales: Scales = field(default_factory=Scales)
     right_above: float = 0.0
 
     def outcome(self, trace: Trace) -> str:
@@ -44,74 +43,46 @@ class Look:
         return "right" if trace.reward > self.right_above else "wrong"
 
 
-def credit_scale(traces: Sequence[Trace]) -> float:
-    """|credit| that gets the full colour, in reward units; 1 if all credit is 0.
-
-    It is the 95th percentile of the traces' largest |credit|, rounded down to one of them: a single trace with an
-    outlier does not bleach all others, and is itself drawn at full colour.
-    """
-    sizes = [max((abs(c) for c in _credits(trace)), default=0.0) for trace in traces]
-    peaks = sorted(size for size in sizes if size > 0)
-    return peaks[int(0.95 * (len(peaks) - 1))] if peaks else 1.0
-
-
-def _credits(trace: Trace) -> list[float]:
-    return [s.credit for s in trace.segments if math.isfinite(s.credit)]
-
-
-def has_credit(trace: Trace) -> bool:
-    """Whether any segment has credit: verl's own rollouts have none, a reward that is NaN gives none."""
-    return bool(_credits(trace))
-
-
 def render_groups(groups: Sequence[Group], right_above: float = 0.0) -> str:
-    """All groups, one below the other, on one colour scale."""
+    """All groups, one below the other, on one colour scale, under the control of their colours."""
     traces = [trace for group in groups for trace in group.traces]
-    look = Look(credit_scale(traces), right_above)
-    legend = _legend(traces, look.scale) if any(map(has_credit, traces)) else ""
-    body = "\n".join(_render_group(group, look) for group in groups)
-    return f'{legend}<div class="groups">{body}</div>'
+    look = Look(Scales.of(traces), right_above)
+    body = "\n".join(render_group(group, look) for group in groups)
+    return f'{render_legend(traces, look.scales)}<div class="groups">{body}</div>'
 
 
-def _legend(traces: Sequence[Trace], scale: float) -> str:
-    beyond = any(abs(credit) > scale for trace in traces for credit in _credits(trace))
-    least, most = (" or less", " or more") if beyond else ("", "")
-    return (
-        f'<div class="legend"><span>{signed(-scale)}{least}</span><span class="ramp" aria-hidden="true"></span>'
-        f"<span>{signed(scale)}{most}</span><span class='note'>credit of a segment: how much it changed the expected "
-        "reward. Point at a segment for its numbers.</span></div>\n"
-    )
-
-
-def _render_group(group: Group, look: Look) -> str:
+def render_group(group: Group, look: Look) -> str:
+    """One prompt and its traces side by side."""
     truth = ""
     if group.ground_truth is not None:
         truth = f'<span class="truth">right answer {folded(group.ground_truth, 200)}</span>'
     outcomes = {look.outcome(trace) for trace in group.traces}
     span = limits(group.traces)
-    cards = "\n".join(render_trace(trace, look.scale, look.right_above, span) for trace in group.traces)
+    cards = "\n".join(render_trace(trace, look, span) for trace in group.traces)
+    kinds = "group wide" if any(map(_is_long, group.traces)) else "group"
+    why = sibling_note(group.traces, group.size)
+    note = f'<p class="note siblings">{escape(why)}</p>' if why else ""
     return (
-        f'<section class="group{" wide" if any(map(_is_long, group.traces)) else ""}" data-step="{group.step}" data-mixed="{int({"right", "wrong"} <= outcomes)}">'
+        f'<section class="{kinds}" data-step="{group.step}" data-mixed="{int({"right", "wrong"} <= outcomes)}">'
         f'<header><div class="prompt" role="heading" aria-level="3">'
         f"{folded(readable_prompt(group.prompt), PROMPT_BUDGET)}</div>{truth}"
-        f'<span class="note">step {group.step}, {len(group.traces)} of {group.size} traces</span></header>'
+        f'<span class="note">step {group.step}, {len(group.traces)} of {group.size} traces</span>{note}</header>'
         f'<div class="cards">{cards}</div></section>'
     )
 
 
-def render_trace(
-    trace: Trace, scale: float, right_above: float = 0.0, span: tuple[float, float] | None = None
-) -> str:
-    """One trace as a card; ``scale`` is the |credit| of full colour, ``span`` the vertical axis of its curve."""
-    look = Look(scale, right_above)
+def render_trace(trace: Trace, look: Look | None = None, span: tuple[float, float] | None = None) -> str:
+    """One trace as a card; ``span`` is the vertical axis of its curve."""
+    look = look or Look()
     reward = "" if math.isnan(trace.reward) else f"{trace.reward:.6g}"
     # + 0.0: no loss is 0, not −0
     data = (
         f'data-outcome="{look.outcome(trace)}" data-reward="{reward}" data-loss="{-trace.lowest_credit + 0.0:.6g}"'
     )
     return (
-        f'<article class="trace" {data}>{_header(trace, look)}{_segments(trace, scale)}'
-        f'<p class="detail" aria-hidden="true"></p>{value_curve(trace, scale, span)}</article>'
+        f'<article class="trace" {data}>{_header(trace, look)}{_segments(trace, look.scales)}'
+        f'<p class="detail" aria-hidden="true"></p>{render_why(trace, look.right_above)}'
+        f"{value_curve(trace, look.scales.credit, span)}</article>"
     )
 
 
@@ -125,7 +96,7 @@ def _header(trace: Trace, look: Look) -> str:
         size = f"{_number(tokens, 'token')}, {_number(len(trace.segments), 'segment')}"
     jump = (
         '<button type="button" class="go">go to worst</button>'
-        if _is_long(trace) and _flagged(trace, look.scale)
+        if _is_long(trace) and _flagged(trace, look.scales.credit)
         else ""
     )
     return (
@@ -146,28 +117,30 @@ def _is_long(trace: Trace) -> bool:
     return sum(min(len(segment.text), _budget(trace)) for segment in trace.segments) > LONG
 
 
-def _segments(trace: Trace, scale: float) -> str:
+def _segments(trace: Trace, scales: Scales) -> str:
     kinds = " ".join(
         ["segments", *(["long"] if _is_long(trace) else []), *([] if has_credit(trace) else ["bare"])]
     )
-    rows = "".join(_row(trace, i, scale) for i in range(len(trace.segments)))
+    rows = "".join(_row(trace, i, scales) for i in range(len(trace.segments)))
     if not rows:
         rows = '<li><span class="credit"></span><div class="text note">empty response</div></li>'
     return f'<ol class="{kinds}">{rows}</ol>'
 
 
-def _row(trace: Trace, index: int, scale: float) -> str:
+def _row(trace: Trace, index: int, scales: Scales) -> str:
     segment = trace.segments[index]
     text = folded(segment.text.strip("\n"), _budget(trace))
     if not has_credit(trace):
         return f'<li><div class="text">{text}</div></li>'
-    is_worst = index == _flagged(trace, scale)
+    is_worst = index == _flagged(trace, scales.credit)
     flag = '<span class="flag">lost most here</span>' if is_worst else ""
     kinds = f"{kind_of(segment.credit)}{' worst' if is_worst else ''}"
+    opacities = f"--a:{strength(segment.credit, scales.credit):.2f};--b:{strength(segment.advantage, scales.advantage):.2f}"
     return (
-        f'<li class="{kinds}" style="--a:{strength(segment.credit, scale):.2f}">'
-        f'<button type="button" class="credit">{signed(segment.credit)}</button>'
-        f'<div class="text">{flag}{text}</div><span class="numbers">{_numbers(trace, index)}</span></li>'
+        f'<li class="{kinds}" data-advantage="{kind_of(segment.advantage)}" style="{opacities}">'
+        f'<button type="button" class="credit"><span class="by-credit">{signed(segment.credit)}</span>'
+        f'<span class="by-advantage">{signed(segment.advantage)}</span></button>'
+        f'<div class="text">{flag}{text}</div><div class="numbers">{_numbers(trace, index)}</div></li>'
     )
 
 
@@ -176,22 +149,13 @@ def _flagged(trace: Trace, scale: float) -> int | None:
     return trace.worst if trace.lowest_credit < -FLAGGED * scale else None
 
 
-def kind_of(credit: float) -> str:
-    """CSS class of a credit: ``neg``, ``pos`` or ``zero`` (0 and NaN)."""
-    return "neg" if credit < 0 else "pos" if credit > 0 else "zero"
-
-
-def strength(credit: float, scale: float) -> float:
-    """Opacity of a segment's colour in [0, 1], linear in |credit| / scale; faint and unknown ones get 0."""
-    share = 0.0 if math.isnan(credit) else min(1.0, abs(credit) / scale)
-    return share if share >= FAINT else 0.0
-
-
 def _numbers(trace: Trace, index: int) -> str:
+    """Three lines, so that they take the same room for every segment."""
     segment: ScoredSegment = trace.segments[index]
     before, after = trace.values[index], trace.values[index + 1]
-    return (
-        f"segment {index + 1} of {len(trace.segments)}: credit {signed(segment.credit, 3)}; expected reward "
-        f"{plain(before, 3)} before, {plain(after, 3)} after; advantage {signed(segment.advantage, 3)}; "
-        f"{_number(segment.tokens, 'token')}"
+    lines = (
+        f"segment {index + 1} of {len(trace.segments)}, {_number(segment.tokens, 'token')}: ",
+        f"credit {signed(segment.credit, 3)}, advantage {signed(segment.advantage, 3)}; ",
+        f"expected reward {plain(before, 3)} before, {plain(after, 3)} after",
     )
+    return "".join(f"<span>{line}</span>" for line in lines)

@@ -50,6 +50,12 @@ def render_page(title: str, lead: str, sections: Sequence[Section], extras: Extr
     )
 
 
+def interactive(intro: str = "") -> Extras:
+    """The script and style of pages with traces, and the button for light and dark colours before ``intro``."""
+    theme = '<button type="button" id="theme" hidden>dark colours</button>'
+    return Extras(theme + intro, asset("report.css"), asset("report.js"))
+
+
 def asset(name: str) -> str:
     """A file beside this module."""
     return resources.files(__package__).joinpath(name).read_text("utf-8")

@@ -38,9 +38,15 @@
   const remember = () => {
     const kept = new URLSearchParams();
     for (const [name, text] of state()) if (!idle(controls.get(name), text)) kept.set(name, text);
+    if (advantage?.checked) kept.set("colour", "advantage");
     if (root.dataset.theme) kept.set("theme", root.dataset.theme);
     history.replaceState(null, "", `#${kept}`);
   };
+
+  // ---- colours: the style switches them, the address remembers
+  const advantage = document.querySelector(".colours [value=advantage]");
+  const credit = document.querySelector(".colours [value='']");
+  document.querySelector(".colours")?.addEventListener("change", () => remember());
 
   // ---- filters and order
   const apply = () => {
@@ -109,6 +115,7 @@
     const wanted = new URLSearchParams(location.hash.slice(1));
     if (["dark", "light"].includes(wanted.get("theme"))) root.dataset.theme = wanted.get("theme");
     write(wanted);
+    if (advantage && !advantage.disabled) (wanted.get("colour") === "advantage" ? advantage : credit).checked = true;
     nameTheme();
     refresh();
   };
@@ -119,8 +126,21 @@
   const rowsOf = (card) => all("ol.segments > li", card);
   const show = (card, row) => {
     const numbers = row && row.querySelector(".numbers");
-    card.querySelector(".detail").textContent = numbers ? numbers.textContent : "";
+    card.querySelector(".detail").replaceChildren(...(numbers ? numbers.cloneNode(true).childNodes : []));
+    if (numbers && card.querySelector(".why[open]")) answer(card, rowsOf(card).indexOf(row));
+    card.dataset.at = numbers ? rowsOf(card).indexOf(row) : "";
   };
+  // probabilities of the answers before and after a segment
+  const answer = (card, place) => {
+    for (const line of all(".why tbody tr", card)) {
+      const each = line.querySelector(".each").textContent.split(" ");
+      all(".side", line).forEach((cell, i) => { cell.textContent = each[place + i] ?? "–"; });
+    }
+  };
+  document.addEventListener("toggle", (event) => {
+    const card = event.target.matches(".why") && event.target.open ? event.target.closest(".trace") : null;
+    if (card) answer(card, Number(card.dataset.at));
+  }, true);
   const resting = (card) => card.querySelector("li.on") ?? card.querySelector("li.worst") ?? card.querySelector("li");
   const select = (card, place, force = false) => {
     const rows = rowsOf(card);

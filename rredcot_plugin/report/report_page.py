@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from rredcot_plugin.report.colour import has_credit
 from rredcot_plugin.report.controls import render_controls
 from rredcot_plugin.report.corpus import CalibrationBin, Corpus, StepSummary
 from rredcot_plugin.report.curves import Curve
-from rredcot_plugin.report.html import has_credit, render_groups
-from rredcot_plugin.report.page import Extras, Section, asset, render_page, render_table
+from rredcot_plugin.report.html import render_groups
+from rredcot_plugin.report.page import Section, interactive, render_page, render_table
 from rredcot_plugin.report.plots import Picture, all_pictures
 from rredcot_plugin.report.select import Group
 from rredcot_plugin.report.svg import drawable, tick
@@ -49,8 +50,7 @@ def render_report(
         body = f"{render_controls(groups, right_above)}{render_groups(groups, right_above)}"
         none = '<p class="empty note" hidden>No trace passes these filters.</p>'
         sections.append(Section("Traces", note, body + none))
-    extras = Extras(_intro(corpus, groups, notes), asset("report.css"), asset("report.js"))
-    return render_page(title, _lead(corpus, groups), sections, extras)
+    return render_page(title, _lead(corpus, groups), sections, interactive(_intro(corpus, groups, notes)))
 
 
 def threshold(corpus: Corpus) -> float:
@@ -104,7 +104,7 @@ def _count(number: int, what: str) -> str:
 
 
 def _intro(corpus: Corpus, groups: Sequence[Group], notes: Sequence[str]) -> str:
-    parts = ['<button type="button" id="theme" hidden>dark colours</button>']
+    parts = []
     if groups:
         parts.append('<nav aria-label="Parts"><a href="#h1">Overview</a><a href="#h2">Traces</a></nav>')
     sources = "".join(f"<li>{escape(source)}</li>" for source in corpus.sources)

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rredcot_plugin.report.html import kind_of, strength
+from rredcot_plugin.report.colour import kind_of, strength
 from rredcot_plugin.report.text import plain, readable_prompt, short, signed, visible
 from rredcot_plugin.report.traces import Trace
 

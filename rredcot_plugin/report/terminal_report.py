@@ -8,9 +8,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from rredcot_plugin.report.colour import credit_scale
 from rredcot_plugin.report.corpus import HISTOGRAMS, CalibrationBin, Corpus, Histogram, StepSummary
 from rredcot_plugin.report.curves import Curve
-from rredcot_plugin.report.html import credit_scale
 from rredcot_plugin.report.select import worst_segments
 from rredcot_plugin.report.terminal import render_trace
 from rredcot_plugin.report.text import plain, short, visible

@@ -196,10 +196,10 @@ def test_selecting_a_segment_marks_its_stretch_and_shows_its_numbers(tab: Tab, s
     card.locator("li").nth(1).locator(".text").click()
     assert card.locator(".stretch.on").count() == 1
     assert card.locator(".stretch").nth(1).get_attribute("class") == "stretch neg on"
-    assert card.locator(".detail").inner_text().startswith("segment 2 of 2: credit −0.600; expected reward 0.600")
+    assert card.locator(".detail").inner_text().startswith("segment 2 of 2, 3 tokens:")
     card.locator(".area").first.click()
     assert card.locator("li").first.get_attribute("class") == "pos on"
-    assert card.locator(".detail").inner_text().startswith("segment 1 of 2: credit +0.100")
+    assert card.locator(".detail").inner_text().startswith("segment 1 of 2, 3 tokens:")
 
 
 def test_the_keyboard_reaches_every_segment(tab: Tab, small: Path) -> None:
@@ -296,3 +296,53 @@ def test_going_to_the_worst_segment_of_a_long_trace(tab: Tab, tmp_path: Path) ->
     worst, frame = card.locator("li.worst").bounding_box(), segments.bounding_box()
     assert worst and frame and frame["y"] <= worst["y"] < frame["y"] + frame["height"]
     assert card.locator(".stretch").nth(9).get_attribute("class") == "stretch neg on"
+
+
+def background(page: Page, place: int) -> str:
+    return page.locator("ol.segments li").nth(place).evaluate("row => getComputedStyle(row).backgroundColor")
+
+
+def test_colours_by_advantage_are_chosen_by_keyboard_and_kept_in_the_address(tab: Tab, small: Path) -> None:
+    page = tab.open(small)
+    lost = page.locator("ol.segments li").nth(1)
+    expect(lost.locator(".by-credit")).to_have_text("−0.60")
+    by_credit = background(page, 1)
+    page.get_by_label("credit δ").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.get_by_label("advantage", exact=True)).to_be_checked()
+    assert lost.locator(".by-advantage").is_visible()
+    assert not lost.locator(".by-credit").is_visible()
+    first = background(page, 0)
+    assert page.evaluate("location.hash") == "#colour=advantage"
+    page.goto("about:blank")
+    tab.requests.clear()
+    page = tab.open(small, "#colour=advantage")
+    assert background(page, 0) == first
+    page.get_by_label("credit δ").check()
+    assert background(page, 1) == by_credit
+    assert page.evaluate("location.hash") == ""
+
+
+@pytest.mark.parametrize("tab", [{"java_script_enabled": False}], indirect=True)
+def test_colours_change_without_scripts(tab: Tab, small: Path) -> None:
+    page = tab.open(small)
+    page.get_by_label("advantage", exact=True).check()
+    assert page.locator("li .by-advantage").first.is_visible()
+
+
+def test_probed_answers_before_and_after_a_segment(tab: Tab, tmp_path: Path) -> None:
+    line = record([0.1, -0.6, 0.1], texts=["a", "b", "c"])
+    line["proposals"] = [{"text": HOSTILE, "kind": "group", "utility": 1.0}]
+    for segment, probability in zip(line["segments"], (None, 0.9, 0.125), strict=True):
+        segment["probabilities"] = [probability]
+    page = tab.open(write_page(tmp_path, [line]))
+    card = page.locator(SHOWN).first
+    assert not card.locator(".why table").is_visible()
+    card.locator(".why summary").click()
+    expect(card.locator(".why .side")).to_have_text(["before", "after", "0.900", "0.125"])  # the worst segment
+    height = card.bounding_box()
+    card.locator("button.credit").first.focus()
+    expect(card.locator(".why .side")).to_have_text(["before", "after", "n/a", "0.900"])
+    page.keyboard.press("End")
+    expect(card.locator(".why .side")).to_have_text(["before", "after", "0.125", "–"])
+    assert card.bounding_box() == height

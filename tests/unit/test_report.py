@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from rredcot_plugin.report.colour import Scales, strength
 from rredcot_plugin.report.curves import Curve, curve_of, draw, inline_svg, read_scalars, save_png
-from rredcot_plugin.report.html import credit_scale, render_groups, render_trace, strength
+from rredcot_plugin.report.html import Look, render_groups, render_trace
 from rredcot_plugin.report.page import Section, render_page, render_table
 from rredcot_plugin.report.select import group_traces, worst_segments
 from rredcot_plugin.report.traces import Trace, read_dumps
@@ -148,7 +149,7 @@ def test_numbers_that_were_not_finite_are_shown_as_unknown(tmp_path: Path) -> No
     (trace,) = dumped(tmp_path, broken)
     assert math.isnan(trace.reward)
     assert trace.worst is None
-    card = render_trace(trace, credit_scale([trace]))
+    card = render_trace(trace, Look(Scales.of([trace])))
     assert "n/a" in card
     assert "nan" not in card
     assert "<svg" not in card
@@ -156,7 +157,7 @@ def test_numbers_that_were_not_finite_are_shown_as_unknown(tmp_path: Path) -> No
 
 def test_empty_response_has_a_card(tmp_path: Path) -> None:
     (trace,) = dumped(tmp_path, {**record([]), "reward": 0.0})
-    assert "empty response" in render_trace(trace, 1.0)
+    assert "empty response" in render_trace(trace)
 
 
 def test_worst_segments_come_first_and_right_stands_beside_wrong(tmp_path: Path) -> None:

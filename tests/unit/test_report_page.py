@@ -13,10 +13,10 @@ from html.parser import HTMLParser
 
 import pytest
 
+from rredcot_plugin.report.colour import credit_scale
 from rredcot_plugin.report.corpus import HISTOGRAMS, CalibrationBin, Corpus, Histogram, Problem, StepSummary
 from rredcot_plugin.report.curves import Curve
 from rredcot_plugin.report.fold import folded
-from rredcot_plugin.report.html import credit_scale
 from rredcot_plugin.report.plots import HISTOGRAM_TITLES, all_pictures, histogram, reward_by_step
 from rredcot_plugin.report.report_page import render_report, threshold
 from rredcot_plugin.report.select import Group
@@ -237,7 +237,7 @@ def test_one_outlier_does_not_bleach_the_others() -> None:
 def test_all_numbers_of_a_segment_are_in_the_page_without_hovering() -> None:
     page = Elements(render_report(corpus(group(trace(0.1, -0.6)))))
     assert (
-        "segment 2 of 2: credit −0.600; expected reward 0.600 before, 0.000 after; advantage −0.600; 3 tokens"
+        "segment 2 of 2, 3 tokens: credit −0.600, advantage −0.600; expected reward 0.600 before, 0.000 after"
         in page.text
     )
     assert page.values("title") == []
