@@ -156,6 +156,8 @@ def _bar(console: Console) -> Iterator[Any]:
 
 
 def _tell_result(out: Path, result: ScoreResult, console: Console) -> None:
+    from rredcot_plugin.report.findings import findings
+    from rredcot_plugin.report.statistics import Statistics
     from rredcot_plugin.report.traces import read_dumps
 
     if not out.stat().st_size:
@@ -163,7 +165,11 @@ def _tell_result(out: Path, result: ScoreResult, console: Console) -> None:
         return
     if not result.chunks:
         console.print("nothing was left to score")
-    console.print(summary_table(read_dumps(out), result.metrics))
+    traces = read_dumps(out)
+    console.print(summary_table(traces, result.metrics))
+    numbers = Statistics.of(traces)
+    for warning in findings(numbers.steps(), numbers.bias()):
+        console.print(Text(f"warning: {warning}", style="yellow"), soft_wrap=True)
     console.print(Text(str(out)), soft_wrap=True)
 
 

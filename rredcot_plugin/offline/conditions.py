@@ -24,7 +24,7 @@ BY = (TRACE, GROUP, ANY)
 """Kept are: the traces that meet a condition; the groups of which every trace does; those of which one does."""
 
 PRESETS: dict[str, tuple[str, str]] = {
-    "high-value-then-lost": ("peak >= 0.7 and reward < 0.5", TRACE),
+    "high-value-then-lost": ("peak >= 0.5 and reward < 0.5", TRACE),
     "solved-by-luck": ("last <= 0.3 and reward >= 0.5", TRACE),
     "never-solvable": ("peak < 0.1 and reward <= 0", GROUP),
     "always-solved": ("reward >= 0.5", GROUP),

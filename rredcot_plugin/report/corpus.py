@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from rredcot_plugin.report.select import Group
+
+FEW_PROMPTS = 8
+"""Calibration has eight folds of prompts; with fewer prompts than these it fits each on less than seven others."""
+
+
+class Interval(NamedTuple):
+    """A mean and its 95 % interval; NaN ends where one prompt alone gives none."""
+
+    mean: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True)
@@ -13,7 +26,9 @@ class StepSummary:
     """One training step (or one scored file); means are over its traces, NaN where nothing is known.
 
     ``value`` is V̂ of the prompt, ``squared_error`` the mean of (R − V̂)² at all boundaries of its traces, ``tokens``
-    and ``segments`` those of a trace (NaN for rollouts without segments).
+    and ``segments`` those of a trace (NaN for rollouts without segments). ``constant`` is what the squared error would
+    be if V̂ were the mean reward of the same boundaries. ``bias`` is the mean of V̂ − R at the boundaries after the
+    prompt, ``prompts`` how many prompts the step has, counted up to ``FEW_PROMPTS``.
     """
 
     step: int
@@ -24,6 +39,9 @@ class StepSummary:
     squared_error: float
     tokens: float
     segments: float
+    constant: float = math.nan
+    bias: Interval | None = None
+    prompts: int = 0
 
 
 @dataclass(frozen=True)
@@ -82,6 +100,8 @@ class Corpus:
     problems: tuple[Problem, ...] = ()
     num_problems: int = 0
     """All lines left out; ``problems`` names the first few."""
+    bias: Interval | None = None
+    """Mean of V̂ − R at the boundaries after the prompts, of all steps; None where there are none."""
 
 
 HISTOGRAMS = {

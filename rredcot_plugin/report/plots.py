@@ -14,6 +14,9 @@ from rredcot_plugin.report.text import plain
 NORMAL_95 = 1.96
 """A normal mean ± this many standard errors covers 95 %."""
 
+SAME = 1e-3
+"""Means of a step closer than this are the same."""
+
 MOST_DOTS = 40
 """Lines with more points are drawn without a dot at each."""
 
@@ -42,6 +45,7 @@ def all_pictures(
     found = [
         reward_by_step(steps),
         error_by_step(steps),
+        bias_by_step(steps),
         tokens_by_step(steps),
         calibration_plot(calibration),
         *(histogram(key, histograms.get(key)) for key in HISTOGRAMS),
@@ -50,7 +54,7 @@ def all_pictures(
 
 
 def reward_by_step(steps: Sequence[StepSummary]) -> Picture:
-    """Mean reward with ± 1.96 standard deviations / √traces, and the mean V̂ of the prompts."""
+    """Mean reward with ± 1.96 standard deviations / √traces, and the mean V̂ of the prompts where that differs."""
     title = "Mean reward by step"
     how = (
         "Band: 95 % interval of the mean as if traces were independent; those of one prompt are not, so it is too "
@@ -66,10 +70,11 @@ def reward_by_step(steps: Sequence[StepSummary]) -> Picture:
     plot = Plot(_steps(xs), axis("mean reward of a trace", [*lows, *highs, *drawable(values)]))
     body = plot.band(xs, lows, highs, "run1") + plot.line(xs, [s.reward for s in wanted], "run1")
     body += _dots(plot, wanted, "reward", "run1")
-    if not drawable(values):
+    # a leave-one-out mean averages to the mean reward: a line of it would say nothing
+    if not any(abs(s.value - s.reward) > SAME for s in wanted):
         return Picture(title, how, plot.render(body, title), legend=(("reward", "run1"),))
     body += plot.line(xs, values, "run2 dashed")
-    how += " Where V̂ of the prompt (dashed) leaves the line, the value is off before the first token."
+    how += " V̂ of the prompt (dashed) was estimated: where it leaves the line, it is off before the first token."
     legend = (("reward", "run1"), ("V̂ of the prompt", "run2 dashed"))
     return Picture(title, how, plot.render(body, title), legend=legend)
 
@@ -80,6 +85,21 @@ def error_by_step(steps: Sequence[StepSummary]) -> Picture:
     return _by_step(
         "Value error by step", how, steps, "squared_error", "mean (R − V̂)², reward units squared", "values"
     )
+
+
+def bias_by_step(steps: Sequence[StepSummary]) -> Picture:
+    """Mean of V̂ − R at the boundaries after the prompts of a step, with an interval that counts prompts."""
+    title = "Value bias by step"
+    how = "Mean of V̂ − R at the boundaries after the prompt, with its 95 % interval over prompts. Off 0, V̂ is too high or too low."
+    wanted = [(s.step, s.bias) for s in steps if s.bias is not None and drawable([s.bias.mean])]
+    if len(wanted) < 2:
+        return Picture(title, how, missing="values of two steps are needed")
+    xs, found = [step for step, _ in wanted], [bias for _, bias in wanted]
+    ends = drawable(number for bias in found for number in bias)
+    plot = Plot(_steps(xs), axis("mean V̂ − R, reward units", [0.0, *ends]))
+    body = plot.band(xs, [b.low for b in found], [b.high for b in found], "run1")
+    body += plot.line([xs[0], xs[-1]], [0.0, 0.0], "soft dashed") + plot.line(xs, [b.mean for b in found], "run1")
+    return Picture(title, how, plot.render(body, title))
 
 
 def tokens_by_step(steps: Sequence[StepSummary]) -> Picture:

@@ -83,6 +83,7 @@ def read_corpus(
         calibration=numbers.calibration(),
         problems=tuple(reading.problems),
         num_problems=reading.num_problems,
+        bias=numbers.bias(),
     )
 
 

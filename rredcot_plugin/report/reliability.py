@@ -134,9 +134,18 @@ def _interval(counts: np.ndarray, sums: np.ndarray, least: float, most: float) -
     if np.abs(deviations).max() <= 1e-9 * (most - least):
         width = (most - least) * (1 - ((1 - LEVEL) / 2) ** (1 / prompts))
     else:
-        error = math.sqrt(prompts / (prompts - 1) * float((deviations**2).sum())) / total
-        width = student_t(prompts - 1) * error
+        width = half_width(counts, sums)
     return max(least, float(mean - width)), min(most, float(mean + width))
+
+
+def half_width(counts: np.ndarray, sums: np.ndarray) -> float:
+    """Half of the 95 % interval of Σ sums / Σ counts with clusters as ``Reliability`` has them; NaN for one cluster."""
+    clusters = len(counts)
+    if clusters < 2:
+        return math.nan
+    deviations = sums - sums.sum() / counts.sum() * counts
+    error = math.sqrt(clusters / (clusters - 1) * float((deviations**2).sum())) / float(counts.sum())
+    return student_t(clusters - 1) * error
 
 
 def student_t(freedom: int) -> float:

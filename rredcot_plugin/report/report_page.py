@@ -9,6 +9,7 @@ from rredcot_plugin.report.colour import has_credit
 from rredcot_plugin.report.controls import render_controls
 from rredcot_plugin.report.corpus import CalibrationBin, Corpus, StepSummary
 from rredcot_plugin.report.curves import Curve
+from rredcot_plugin.report.findings import findings
 from rredcot_plugin.report.html import render_groups
 from rredcot_plugin.report.page import Section, interactive, render_page, render_table
 from rredcot_plugin.report.plots import Picture, all_pictures
@@ -26,7 +27,8 @@ NO_CREDIT = (
 )
 
 STEP_HEADER = (
-    "step", "traces", "mean reward", "std of reward", "V̂ of prompt", "(R − V̂)²", "tokens a trace", "segments a trace",
+    "step", "traces", "mean reward", "std of reward", "V̂ of prompt", "V̂ − R after it", "(R − V̂)²",
+    "tokens per trace", "segments per trace",
 )  # fmt: skip
 
 BIN_HEADER = ("V̂", "states", "prompts", "mean V̂", "mean reward", "95 % interval")
@@ -144,9 +146,8 @@ def _overview(corpus: Corpus, curves: Sequence[Curve]) -> str:
             reasons.setdefault(picture.missing, []).append(picture.title)
     left_out = "; ".join(f"{', '.join(titles)} ({reason})" for reason, titles in reasons.items())
     missing = f'<p class="note">Not drawn: {escape(left_out)}.</p>' if left_out else ""
-    return (
-        f'<div class="pictures">{drawn}</div>{missing}{_step_table(corpus.steps)}{_bin_table(corpus.calibration)}'
-    )
+    said = "".join(f'<p class="call">{escape(text)}</p>' for text in findings(corpus.steps, corpus.bias))
+    return f'{said}<div class="pictures">{drawn}</div>{missing}{_step_table(corpus.steps)}{_bin_table(corpus.calibration)}'
 
 
 def _figure(picture: Picture) -> str:
@@ -184,6 +185,7 @@ def _bin_table(bins: Sequence[CalibrationBin]) -> str:
 
 
 def _cells(step: StepSummary) -> list[str]:
-    numbers = (step.reward, step.reward_std, step.value, step.squared_error)
+    bias = step.bias.mean if step.bias is not None else math.nan
+    numbers = (step.reward, step.reward_std, step.value, bias, step.squared_error)
     lengths = ("n/a" if math.isnan(n) else f"{n:,.1f}" for n in (step.tokens, step.segments))
     return [str(step.step), f"{step.traces:,}", *(plain(n, 3) for n in numbers), *lengths]

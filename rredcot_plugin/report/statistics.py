@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import math
+import zlib
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from rredcot_plugin.report.corpus import HISTOGRAMS, CalibrationBin, Histogram, StepSummary
+from rredcot_plugin.report.corpus import (
+    FEW_PROMPTS,
+    HISTOGRAMS,
+    CalibrationBin,
+    Histogram,
+    Interval,
+    StepSummary,
+)
 from rredcot_plugin.report.histogram import StreamingHistogram
-from rredcot_plugin.report.reliability import Reliability
+from rredcot_plugin.report.reliability import Reliability, half_width
 from rredcot_plugin.report.traces import Trace
 
 FINEST = {"segment_tokens": 1.0, "segments": 1.0}
 """Least width of a bin for counts; other numbers are dumped with 6 decimals."""
 
 BUFFERED = 65_536
+
+BUCKETS = 64
+"""Clusters of prompts of a step, for the interval of its bias."""
 
 
 @dataclass(slots=True)
@@ -42,25 +53,58 @@ class _Mean:
         return math.sqrt(self.squares / self.count) if self.count else math.nan
 
 
+class _Bias:
+    """Sums of V̂ − R by prompt, in ``BUCKETS`` by a hash of its name: prompts that share one count as one cluster."""
+
+    __slots__ = ("counts", "sums")
+
+    def __init__(self, counts: Sequence[float] = (), sums: Sequence[float] = ()) -> None:
+        self.counts = array("d", counts or [0.0] * BUCKETS)
+        self.sums = array("d", sums or [0.0] * BUCKETS)
+
+    def add(self, uid: str, differences: Sequence[float]) -> None:
+        bucket = zlib.crc32(uid.encode("utf-8", "surrogatepass")) % BUCKETS
+        self.counts[bucket] += len(differences)
+        self.sums[bucket] += sum(differences)
+
+    def interval(self) -> Interval | None:
+        counts, sums = np.array(self.counts), np.array(self.sums)
+        counts, sums = counts[counts > 0], sums[counts > 0]
+        if not len(counts):
+            return None
+        mean, half = float(sums.sum() / counts.sum()), half_width(counts, sums)
+        return Interval(mean, mean - half, mean + half)
+
+
 class _Step:
-    __slots__ = ("reward", "segments", "squared_error", "tokens", "traces", "value")
+    __slots__ = (
+        "bias", "of_states", "prompts", "reward", "segments", "squared_error", "tokens", "traces", "value",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.traces = 0
         self.reward, self.value, self.squared_error = _Mean(), _Mean(), _Mean()
-        self.tokens, self.segments = _Mean(), _Mean()
+        self.tokens, self.segments, self.of_states = _Mean(), _Mean(), _Mean()
+        self.bias = _Bias()
+        self.prompts: set[str] = set()
 
     def add(self, trace: Trace) -> None:
         self.traces += 1
         self.reward.add(trace.reward)
+        if len(self.prompts) < FEW_PROMPTS:
+            self.prompts.add(trace.uid)
         if not trace.has_segments:
             return
         self.tokens.add(sum(segment.tokens for segment in trace.segments))
         self.segments.add(len(trace.segments))
         if trace.segments:
             self.value.add(trace.segments[0].value)
-        for segment in trace.segments:
-            self.squared_error.add((trace.reward - segment.value) ** 2)
+        differences = [segment.value - trace.reward for segment in trace.segments]
+        for difference in differences:
+            self.squared_error.add(difference**2)
+            if math.isfinite(difference):
+                self.of_states.add(trace.reward)
+        self.bias.add(trace.uid, [x for x in differences[1:] if math.isfinite(x)])
 
     def summary(self, step: int) -> StepSummary:
         return StepSummary(
@@ -72,6 +116,9 @@ class _Step:
             squared_error=self.squared_error.mean,
             tokens=self.tokens.mean,
             segments=self.segments.mean,
+            constant=self.of_states.std**2,
+            bias=self.bias.interval(),
+            prompts=len(self.prompts),
         )
 
 
@@ -102,9 +149,23 @@ class Statistics:
         self._count("segment_tokens", [segment.tokens for segment in trace.segments])
         self._reliability.add(values, trace.reward, trace.prompt)
 
+    @classmethod
+    def of(cls, traces: Iterable[Trace]) -> Statistics:
+        """The statistics of traces that are in memory."""
+        found = cls()
+        for trace in traces:
+            found.add(trace)
+        return found
+
     def steps(self) -> tuple[StepSummary, ...]:
         """In order of the steps."""
         return tuple(self._steps[step].summary(step) for step in sorted(self._steps))
+
+    def bias(self) -> Interval | None:
+        """Mean of V̂ − R at the boundaries after the prompts, of all steps."""
+        steps = [step.bias for step in self._steps.values()]
+        counts = [count for bias in steps for count in bias.counts]
+        return _Bias(counts, [total for bias in steps for total in bias.sums]).interval()
 
     def histograms(self) -> dict[str, Histogram]:
         """Those that there are numbers for."""

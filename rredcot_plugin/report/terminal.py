@@ -9,15 +9,19 @@ from rich.text import Text
 from rredcot_plugin.report.colour import kind_of, strength
 from rredcot_plugin.report.text import plain, readable_prompt, short, signed, visible
 from rredcot_plugin.report.traces import Trace
+from rredcot_plugin.report.why import probability
 
 BAR = 12
 """Characters of a bar at full strength."""
+
+MOST_ANSWERS, LONGEST_ANSWER = 3, 40
 
 STYLES = {"neg": "dark_orange", "pos": "dodger_blue1", "zero": "dim"}
 
 
 def render_trace(trace: Trace, scale: float) -> RenderableType:
-    """Prompt, then one line a segment: credit, a bar as long as |credit| / ``scale``, the value, the text.
+    """Prompt, then one line per segment: credit, advantage, a bar as long as |credit| / ``scale``, the value after it, the
+    text; then the probed answers with their probabilities at each boundary.
 
     Model text is put in as it is: no markup in it is obeyed, no escape sequence either.
     """
@@ -28,14 +32,29 @@ def render_trace(trace: Trace, scale: float) -> RenderableType:
     )
     table = Table(box=None, padding=(0, 1), pad_edge=False, header_style="dim")
     table.add_column("credit", justify="right", no_wrap=True)
+    table.add_column("advantage", justify="right", no_wrap=True)
     table.add_column("", min_width=BAR, no_wrap=True)
     table.add_column("value", justify="right", style="dim", no_wrap=True)
-    table.add_column("step of the reasoning", overflow="fold")
+    table.add_column("segment", overflow="fold")
     for i, segment in enumerate(trace.segments):
         colour = STYLES[kind_of(segment.credit)]
         bar = "█" * round(BAR * strength(segment.credit, scale))
         text = Text(visible(segment.text.strip("\n")), style="bold" if i == trace.worst else "")
         table.add_row(
-            Text(signed(segment.credit), style=colour), Text(bar, style=colour), plain(trace.values[i + 1]), text
+            Text(signed(segment.credit), style=colour), signed(segment.advantage), Text(bar, style=colour),
+            plain(trace.values[i + 1]), text,
+        )  # fmt: skip
+    return Group(title, table, *_answers(trace))
+
+
+def _answers(trace: Trace) -> list[Text]:
+    """The probed answers that were ever most probable, a line each."""
+    found = []
+    for proposal in trace.proposals[:MOST_ANSWERS]:
+        answer = " ".join(visible(proposal.text).split())
+        shown = answer if len(answer) <= LONGEST_ANSWER else answer[:LONGEST_ANSWER] + " …"
+        at = " ".join(map(probability, proposal.probabilities))
+        found.append(
+            Text(f"probed {shown} (reward {plain(proposal.utility)}), at each boundary: {at}", style="dim")
         )
-    return Group(title, table)
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
@@ -11,6 +12,7 @@ from rich.text import Text
 from rredcot_plugin.report.colour import credit_scale
 from rredcot_plugin.report.corpus import HISTOGRAMS, CalibrationBin, Corpus, Histogram, StepSummary
 from rredcot_plugin.report.curves import Curve
+from rredcot_plugin.report.findings import findings
 from rredcot_plugin.report.select import worst_segments
 from rredcot_plugin.report.terminal import render_trace
 from rredcot_plugin.report.text import plain, short, visible
@@ -29,6 +31,7 @@ def render_corpus(
         Text(f"{corpus.num_traces:,} traces in {corpus.num_groups:,} groups", style="bold"),
         *(Text(visible(source), style="dim") for source in corpus.sources[:FEW_SOURCES]),
         *(Text(visible(note), style="dim") for note in notes),
+        *(Text(f"! {text}", style="yellow") for text in findings(corpus.steps, corpus.bias)),
         _heading("Steps"),
         _steps(corpus.steps),
     ]
@@ -68,15 +71,16 @@ def _heading(text: str) -> Text:
 def _table(*names: str) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for i, name in enumerate(names):
-        table.add_column(name, justify="left" if i == 0 else "right", no_wrap=i == 0)
+        # names of rows may be broken where a terminal is narrow, numbers may not
+        table.add_column(name, justify="left" if i == 0 else "right", no_wrap=i > 0, overflow="fold")
     return table
 
 
 def _steps(steps: Sequence[StepSummary]) -> RenderableType:
-    table = _table("step", "traces", "reward", "its std", "V̂ of the prompt", "(R − V̂)²", "tokens", "segments")
+    table = _table("step", "traces", "reward", "std", "V̂ of prompt", "V̂ − R", "(R − V̂)²", "tokens", "segments")
     shown = thinned(steps)
     for step in shown:
-        numbers = (step.reward, step.reward_std, step.value)
+        numbers = (step.reward, step.reward_std, step.value, step.bias.mean if step.bias else math.nan)
         table.add_row(
             str(step.step), f"{step.traces:,}", *map(plain, numbers), plain(step.squared_error, 3),
             plain(step.tokens, 1), plain(step.segments, 1),

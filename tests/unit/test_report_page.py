@@ -14,7 +14,15 @@ from html.parser import HTMLParser
 import pytest
 
 from rredcot_plugin.report.colour import credit_scale
-from rredcot_plugin.report.corpus import HISTOGRAMS, CalibrationBin, Corpus, Histogram, Problem, StepSummary
+from rredcot_plugin.report.corpus import (
+    HISTOGRAMS,
+    CalibrationBin,
+    Corpus,
+    Histogram,
+    Interval,
+    Problem,
+    StepSummary,
+)
 from rredcot_plugin.report.curves import Curve
 from rredcot_plugin.report.fold import folded
 from rredcot_plugin.report.plots import HISTOGRAM_TITLES, all_pictures, histogram, reward_by_step
@@ -56,7 +64,12 @@ def corpus(*groups: Group, **changes: object) -> Corpus:
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
-STEPS = tuple(StepSummary(s, 64, 0.3 + s / 100, 0.4, 0.3, 0.2 - s / 1000, 900 + s, 12.5) for s in (10, 20, 30))
+STEPS = tuple(
+    StepSummary(
+        s, 64, 0.3 + s / 100, 0.4, 0.3, 0.2 - s / 1000, 900 + s, 12.5, bias=Interval(0.1, -0.1, 0.3), constant=0.25
+    )
+    for s in (10, 20, 30)
+)
 BINS = (
     CalibrationBin(0.0, 0.5, 900, 40, 0.2, 0.25, 0.1, 0.4),
     CalibrationBin(0.5, 1.0, 9, 2, 0.7, 0.6, 0.2, 0.9),
@@ -262,7 +275,7 @@ def test_a_long_trace_scrolls_in_its_card_and_its_curve_has_a_stretch_a_segment(
 
 def test_every_picture_is_named_and_readable() -> None:
     pictures = all_pictures(STEPS, BINS, dict.fromkeys(HISTOGRAMS, HISTOGRAM), [Curve("a", (1, 2), (0.1, 0.4))])
-    assert len(pictures) == 5 + len(HISTOGRAMS)
+    assert len(pictures) == 6 + len(HISTOGRAMS)
     assert HISTOGRAM_TITLES.keys() == HISTOGRAMS.keys()
     for picture in pictures:
         assert picture.title

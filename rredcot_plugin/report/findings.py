@@ -1,0 +1,68 @@
+"""What a reader should know before anything else: values that are off, too few prompts, too few segments."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+
+from rredcot_plugin.report.corpus import FEW_PROMPTS, Interval, StepSummary
+from rredcot_plugin.report.text import plain
+
+FEW_SEGMENTS = 3.0
+"""Mean segments of a trace below which there is little credit within traces."""
+
+
+def findings(steps: Sequence[StepSummary], bias: Interval | None) -> list[str]:
+    """Sentences about what is wrong with the numbers of these steps, each with what to do; none if nothing is."""
+    scored = [step for step in steps if math.isfinite(step.squared_error)]
+    return [*_calibration(scored), *_bias(bias), *_segments(scored)]
+
+
+def _calibration(steps: Sequence[StepSummary]) -> list[str]:
+    """Values worse than a constant, and the usual reason for it."""
+    found = []
+    few = [step for step in steps if 0 < step.prompts < FEW_PROMPTS]
+    error, constant = _mean(s.squared_error for s in steps), _mean(s.constant for s in steps)
+    if error > constant:
+        found.append(
+            f"V̂ is worse than a constant: its mean squared error is {plain(error)}, that of the mean reward of a step "
+            f"{plain(constant)}."
+        )
+    if few:
+        least = min(few, key=lambda step: step.prompts)
+        where = f"at {len(few):,} of {len(steps):,} steps" if len(steps) > 1 else "here"
+        found.append(
+            f"Calibration had too few prompts {where} ({least.prompts} at step {least.step}): V̂ of a trace is fitted on "
+            f"other prompts, so fewer than {FEW_PROMPTS} give rough values. Take more prompts per step, or "
+            "calibrate=none and read V̂ as the probability of answering right at once."
+        )
+    return found
+
+
+def _bias(bias: Interval | None) -> list[str]:
+    if bias is None or not (bias.low > 0 or bias.high < 0):
+        return []
+    side = "high" if bias.mean > 0 else "low"
+    return [
+        f"V̂ after the prompt is {plain(abs(bias.mean), 3)} too {side} on average (95 % interval of V̂ − R: "
+        f"{plain(bias.low, 3)} to {plain(bias.high, 3)}): look at calibrate and value_estimator."
+    ]
+
+
+def _segments(steps: Sequence[StepSummary]) -> list[str]:
+    known = [(step.segments, step.traces) for step in steps if math.isfinite(step.segments)]
+    total = sum(traces for _, traces in known)
+    mean = sum(segments * traces for segments, traces in known) / total if total else math.inf
+    if mean >= FEW_SEGMENTS:
+        return []
+    return [
+        f"A trace has {plain(mean, 1)} segments on average, which leaves little to credit within it. Take segmenter=newline "
+        "for reasoning in lines, sentence for prose, fixed where neither is found; min_segment_tokens and max_segments "
+        "also matter."
+    ]
+
+
+def _mean(numbers: Iterable[float]) -> float:
+    known = [number for number in numbers if math.isfinite(number)]
+    return fmean(known) if known else math.nan
