@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -27,6 +29,31 @@ SHOWN = 5
 """Broken lines that are told one by one."""
 
 
+@dataclass(frozen=True)
+class _Wanted:
+    """What to read, and how much of it to show where."""
+
+    paths: list[Path]
+    page: Path | None
+    tensorboard: dict[str, Path]
+    step_texts: list[str]
+    max_traces: int
+    max_mb: float
+    seed: int
+    title: str
+
+    @property
+    def bounds(self) -> dict[str, Any]:
+        """Arguments of ``read_corpus`` and ``compare_runs``."""
+        steps = [_steps(text) for text in self.step_texts]
+        max_bytes = int(self.max_mb * 1e6)
+        return {"max_traces": self.max_traces, "max_bytes": max_bytes, "seed": self.seed, "steps": steps}
+
+    @property
+    def notes(self) -> list[str]:
+        return [f"Only steps {', '.join(self.step_texts)}."] if self.step_texts else []
+
+
 def report(
     paths: Annotated[
         list[Path],
@@ -38,6 +65,16 @@ def report(
     terminal: Annotated[
         bool, typer.Option("--terminal", help="Print it here; a page is then written only with --out.")
     ] = False,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Each PATH is a run: their curves and traces side by side.")
+    ] = False,
+    label: Annotated[
+        list[str] | None, typer.Option(help="With --compare: name of a run, once per PATH, in their order.")
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Write the page again when the files change, until Ctrl-C.")
+    ] = False,
+    every: Annotated[float, typer.Option(min=0.1, help="With --watch: seconds between looks and reloads.")] = 10.0,
     tensorboard: Annotated[
         list[str] | None,
         typer.Option(metavar="[NAME=]DIR", help="Add the learning curve of a run, from its tensorboard folder."),
@@ -53,32 +90,111 @@ def report(
     force: Annotated[bool, typer.Option("--force", help="Overwrite the page.")] = False,
 ) -> None:
     """Show where rollouts won and lost their reward: coloured traces, calibration, histograms, learning curves."""
-    from rredcot_plugin.report.read_corpus import read_corpus
-
-    console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
+    _check_modes(terminal=terminal, compare=compare, watch=watch, label=label or [])
     page = out if out is not None else None if terminal else PAGE
     _check_page(page, paths, force)
-    runs, steps = _runs(tensorboard or []), [_steps(text) for text in step or []]
+    wanted = _Wanted(paths, page, _runs(tensorboard or []), step or [], max_traces, max_mb, seed, title)
+    _ = wanted.bounds  # a wrong step is told before anything is read
+    console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
     try:
-        curves = _curves(runs)
-        with _bar(errors) as show:
-            corpus = read_corpus(
-                paths, max_traces=max_traces, max_bytes=int(max_mb * 1e6), seed=seed, steps=steps, show=show
-            )
-        notes = [f"Only steps {', '.join(step)}."] if step else []
-        if terminal:
-            _print(corpus, curves, notes, worst, console)
+        if compare:
+            problems = _compare(wanted, label or [], console, errors)
+        elif watch:
+            problems = _watch(wanted, every, console, errors)
         else:
-            console.print(Text(shown_of(corpus)), soft_wrap=True)
-        if page is not None:
-            _write(page, corpus, curves, title, notes)
-            console.print(Text(str(page)), soft_wrap=True)
+            problems = _once(wanted, worst if terminal else None, console, errors)
     except (ValueError, OSError) as error:
         errors.print(Text(_reason(error)), soft_wrap=True)
         raise typer.Exit(1) from error
-    _tell_problems(corpus, errors)
-    if corpus.num_problems:
+    if problems:
         raise typer.Exit(1)
+
+
+def _check_modes(*, terminal: bool, compare: bool, watch: bool, label: Sequence[str]) -> None:
+    chosen = [name for name, on in (("terminal", terminal), ("compare", compare), ("watch", watch)) if on]
+    if len(chosen) > 1:
+        raise typer.BadParameter(f"--{chosen[0]} and --{chosen[1]} do not go together; take one of them")
+    if label and not compare:
+        raise typer.BadParameter(f"label={label[0]}: only --compare names runs")
+
+
+def _once(wanted: _Wanted, worst: int | None, console: Console, errors: Console) -> int:
+    """A page, or with ``worst`` the same printed; how many lines could not be read."""
+    from rredcot_plugin.report.read_corpus import read_corpus
+    from rredcot_plugin.report.report_page import render_report
+
+    curves = _curves(wanted.tensorboard)
+    with _bar(errors) as show:
+        corpus = read_corpus(wanted.paths, show=show, **wanted.bounds)
+    if worst is not None:
+        _print(corpus, curves, wanted.notes, worst, console)
+    else:
+        console.print(Text(shown_of(corpus)), soft_wrap=True)
+    if wanted.page is not None:
+        _write(wanted.page, render_report(corpus, curves, wanted.title, wanted.notes))
+        console.print(Text(str(wanted.page)), soft_wrap=True)
+    _tell_problems(corpus, errors)
+    return corpus.num_problems
+
+
+def _compare(wanted: _Wanted, labels: Sequence[str], console: Console, errors: Console) -> int:
+    """A page of several runs; how many lines could not be read."""
+    from rredcot_plugin.report.compare import compare_runs
+    from rredcot_plugin.report.compare_page import render_comparison
+
+    assert wanted.page is not None
+    runs = name_runs(wanted.paths, labels)
+    curves = _curves(wanted.tensorboard)
+    with _bar(errors) as show:
+        found = compare_runs(runs, show=show, **wanted.bounds)
+    _write(wanted.page, render_comparison(found, curves, wanted.title, wanted.notes))
+    console.print(f"{len(found.pairs):,} of {found.shared:,} prompts that all runs have are shown", soft_wrap=True)
+    console.print(Text(str(wanted.page)), soft_wrap=True)
+    for run in found.runs:
+        _tell_problems(run.corpus, errors)
+    return sum(run.corpus.num_problems for run in found.runs)
+
+
+def name_runs(paths: Sequence[Path], labels: Sequence[str]) -> dict[str, Path]:
+    """Name of a run -> its path: the labels, else the shortest ends of the paths that tell them apart."""
+    from rredcot_plugin.report.compare import MOST_RUNS
+
+    if not 2 <= len(paths) <= MOST_RUNS:
+        raise typer.BadParameter(f"compare: expected 2 to {MOST_RUNS} paths, one per run, got {len(paths)}")
+    if labels and len(labels) != len(paths):
+        raise typer.BadParameter(f"label: expected one per path, {len(paths)}, got {len(labels)}")
+    whole = [path.resolve() for path in paths]
+    lengths = range(1, max(len(path.parts) for path in whole) + 1)
+    ends = [["/".join(path.parts[-length:]) for path in whole] for length in lengths]
+    names = list(labels) or next((some for some in ends if len(set(some)) == len(paths)), [])
+    if len(set(names)) < len(paths):
+        raise typer.BadParameter("compare: expected runs that differ in path and label, got one of them twice")
+    return dict(zip(names, paths, strict=True))
+
+
+def _watch(wanted: _Wanted, every: float, console: Console, errors: Console) -> int:
+    """Pages of a run that goes on; the last one no longer loads itself again. 0: Ctrl-C is a fine end."""
+    from rredcot_plugin.report.read_corpus import read_corpus
+    from rredcot_plugin.report.report_page import render_report
+    from rredcot_plugin.report.watch import watch
+
+    page = wanted.page
+    assert page is not None
+
+    def make(reload: float | None = every) -> None:
+        try:
+            corpus = read_corpus(wanted.paths, **wanted.bounds)
+            _write(page, render_report(corpus, _curves(wanted.tensorboard), wanted.title, wanted.notes, reload))
+        except (ValueError, OSError) as error:
+            errors.print(Text(_reason(error)), soft_wrap=True)
+            return
+        said = f"{time.strftime('%H:%M:%S')}  {shown_of(corpus)}"
+        console.print(Text(said if reload else f"stopped; {shown_of(corpus)}"), soft_wrap=True)
+
+    console.print(Text(f"{page}: written again when the files change; Ctrl-C ends it"), soft_wrap=True)
+    if watch(wanted.paths, make, every):
+        make(reload=None)
+    return 0
 
 
 def _check_page(page: Path | None, paths: Sequence[Path], force: bool) -> None:
@@ -151,11 +267,8 @@ def _print(corpus: Corpus, curves: Sequence[Curve], notes: Sequence[str], worst:
     console.print(render_corpus(corpus, curves, notes, worst))
 
 
-def _write(page: Path, corpus: Corpus, curves: Sequence[Curve], title: str, notes: Sequence[str]) -> None:
+def _write(page: Path, content: str) -> None:
     """Write the page in one move, so that nobody meets half of it."""
-    from rredcot_plugin.report.report_page import render_report
-
-    content = render_report(corpus, curves, title, notes)
     page.parent.mkdir(parents=True, exist_ok=True)
     part = page.with_name(page.name + ".part")
     try:

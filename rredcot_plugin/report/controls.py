@@ -10,11 +10,15 @@ from rredcot_plugin.report.svg import tick
 from rredcot_plugin.report.text import escape
 
 
-def render_controls(groups: Sequence[Group], right_above: float) -> str:
-    """Outcome, step, text, least loss, mixed prompts and order; what cannot make a difference is left out."""
+def render_controls(groups: Sequence[Group], right_above: float, first: str | None = None) -> str:
+    """Outcome, step, text, least loss, mixed prompts and order; what cannot make a difference is left out.
+
+    ``first`` names the order in which the page has the groups; by default they stand as ``rredcot report`` has them.
+    """
     steps = sorted({group.step for group in groups})
     loss = max((-group.lowest_credit for group in groups), default=0.0)
     has_loss = math.isfinite(loss) and loss > 0
+    first = first or ("worst loss first" if has_loss else None)
     above = tick(right_above)
     outcomes = [("", "all"), ("right", f"right (reward > {above})"), ("wrong", f"wrong (≤ {above})")]
     orders = [("step", "step"), ("reward", "lowest reward first")]
@@ -25,9 +29,7 @@ def render_controls(groups: Sequence[Group], right_above: float) -> str:
         else "",
         '<label>text in prompt or response<input type="search" name="q" autocomplete="off" spellcheck="false"></label>',
         _slider(loss) if has_loss else "",
-        _select(
-            "sort", "order of prompts", [("", "worst loss first"), *orders] if has_loss else _first_default(orders)
-        ),
+        _select("sort", "order of prompts", [("", first), *orders] if first else _first_default(orders)),
         '<label class="check"><input type="checkbox" name="mixed">both outcomes only</label>',
         '<button type="button" name="reset">reset</button>',
         '<output class="count" role="status"></output>',

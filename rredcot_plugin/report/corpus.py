@@ -28,7 +28,8 @@ class StepSummary:
     ``value`` is V̂ of the prompt, ``squared_error`` the mean of (R − V̂)² at all boundaries of its traces, ``tokens``
     and ``segments`` those of a trace (NaN for rollouts without segments). ``constant`` is what the squared error would
     be if V̂ were the mean reward of the same boundaries. ``bias`` is the mean of V̂ − R at the boundaries after the
-    prompt, ``prompts`` how many prompts the step has, counted up to ``FEW_PROMPTS``.
+    prompt, ``prompts`` how many prompts the step has, counted up to ``FEW_PROMPTS``. ``credit`` is the mean of |δ| over the
+    segments.
     """
 
     step: int
@@ -42,6 +43,7 @@ class StepSummary:
     constant: float = math.nan
     bias: Interval | None = None
     prompts: int = 0
+    credit: float = math.nan
 
 
 @dataclass(frozen=True)

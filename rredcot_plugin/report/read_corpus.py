@@ -56,11 +56,12 @@ def read_corpus(
     seed: int = 0,
     steps: Steps = (),
     show: Show = lambda done, total: None,
+    is_wanted: Callable[[Trace], bool] = lambda trace: True,
 ) -> Corpus:
     """Numbers over all traces of files, or of the ``*.jsonl`` of folders, and the traces to show.
 
     Shown are at most ``max_traces`` traces, of lines of ``max_bytes`` together: the groups with the worst segments,
-    and for up to a quarter of that groups drawn at random with ``seed``. Broken lines are left out and told.
+    and for up to a quarter of that groups drawn at random with ``seed``; of traces that are not ``is_wanted`` none. Broken lines are left out and told.
 
     Raises:
         ValueError: no such file, a folder without files, a file of which no line can be read (in a folder: none of
@@ -68,7 +69,7 @@ def read_corpus(
         OSError: a file that may not be opened.
     """
     paths = list(paths)
-    reading = _Reading(find_files(paths), Choice(max_traces, max_bytes, seed), steps)
+    reading = _Reading(find_files(paths), Choice(max_traces, max_bytes, seed), steps, is_wanted)
     reading.read(show)
     groups = [reading.group(candidate, entries) for candidate, entries in reading.choice.chosen()]
     numbers = reading.statistics
@@ -116,16 +117,36 @@ def read_line(record: Mapping[str, Any]) -> Trace:
     return read_rollout(record)
 
 
+def is_in(step: int, steps: Steps) -> bool:
+    """Whether a step lies in one of the ranges, or there are none."""
+    return not steps or any(low <= step <= high for low, high in steps)
+
+
+def read_traces(files: Sequence[File], steps: Steps = ()) -> Iterator[Trace]:
+    """All traces of files one by one, without lines that cannot be read."""
+    for index, file in enumerate(files):
+        for line in _lines(file.path, index):
+            try:
+                trace = read_line(json_object(line.content or b""))
+            except UNREADABLE:
+                continue
+            if is_in(trace.step, steps):
+                yield trace
+
+
 class _Reading:
     """One pass over the files, and what came of it."""
 
-    def __init__(self, files: Sequence[File], choice: Choice, steps: Steps) -> None:
+    def __init__(
+        self, files: Sequence[File], choice: Choice, steps: Steps, is_wanted: Callable[[Trace], bool]
+    ) -> None:
         self.files = files
         self.choice = choice
         self.statistics = Statistics()
         self.problems: list[Problem] = []
         self.num_problems = 0
         self._steps = steps
+        self._is_wanted = is_wanted
 
     def read(self, show: Show) -> None:
         total = sum(file.path.stat().st_size for file in self.files)
@@ -186,9 +207,10 @@ class _Reading:
                 self._tell(self.files[index].path, line.place.line, reason_of(error))
                 continue
             readable += 1
-            if not self._steps or any(low <= trace.step <= high for low, high in self._steps):
+            if is_in(trace.step, self._steps):
                 self.statistics.add(trace)
-                self.choice.add(trace, line.place, len(line.content))
+                if self._is_wanted(trace):
+                    self.choice.add(trace, line.place, len(line.content))
         self.choice.end_file()
         return readable
 

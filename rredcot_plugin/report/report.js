@@ -38,6 +38,7 @@
   const remember = () => {
     const kept = new URLSearchParams();
     for (const [name, text] of state()) if (!idle(controls.get(name), text)) kept.set(name, text);
+    if (reload && !reload.checked) kept.set("reload", "0");
     if (advantage?.checked) kept.set("colour", "advantage");
     if (root.dataset.theme) kept.set("theme", root.dataset.theme);
     history.replaceState(null, "", `#${kept}`);
@@ -47,6 +48,14 @@
   const advantage = document.querySelector(".colours [value=advantage]");
   const credit = document.querySelector(".colours [value='']");
   document.querySelector(".colours")?.addEventListener("change", () => remember());
+
+  // ---- a page of a run that goes on loads itself again
+  const reload = document.getElementById("reload");
+  if (reload) {
+    reload.closest("label").hidden = false;
+    reload.addEventListener("change", () => remember());
+    setInterval(() => { if (reload.checked) location.reload(); }, 1000 * Number(reload.dataset.seconds));
+  }
 
   // ---- filters and order
   const apply = () => {
@@ -116,6 +125,7 @@
     if (["dark", "light"].includes(wanted.get("theme"))) root.dataset.theme = wanted.get("theme");
     write(wanted);
     if (advantage && !advantage.disabled) (wanted.get("colour") === "advantage" ? advantage : credit).checked = true;
+    if (reload) reload.checked = wanted.get("reload") !== "0";
     nameTheme();
     refresh();
   };

@@ -35,11 +35,16 @@ BIN_HEADER = ("V̂", "states", "prompts", "mean V̂", "mean reward", "95 % inter
 
 
 def render_report(
-    corpus: Corpus, curves: Sequence[Curve] = (), title: str = "rredcot report", notes: Sequence[str] = ()
+    corpus: Corpus,
+    curves: Sequence[Curve] = (),
+    title: str = "rredcot report",
+    notes: Sequence[str] = (),
+    reload: float | None = None,
 ) -> str:
     """One self-contained HTML page; all texts in ``corpus``, ``curves``, ``title`` and ``notes`` are escaped.
 
-    Equal arguments give equal pages. Its one script filters and sorts what is there already: without it the page
+    With ``reload`` the page loads itself again after so many seconds, until a reader says no. Equal arguments give
+    equal pages. Its one script filters and sorts what is there already: without it the page
     shows everything.
     """
     groups = _ordered(corpus.groups)
@@ -52,7 +57,9 @@ def render_report(
         body = f"{render_controls(groups, right_above)}{render_groups(groups, right_above)}"
         none = '<p class="empty note" hidden>No trace passes these filters.</p>'
         sections.append(Section("Traces", note, body + none))
-    return render_page(title, _lead(corpus, groups), sections, interactive(_intro(corpus, groups, notes)))
+    return render_page(
+        title, _lead(corpus, groups), sections, interactive(_reload(reload) + _intro(corpus, groups, notes))
+    )
 
 
 def threshold(corpus: Corpus) -> float:
@@ -125,6 +132,15 @@ def _intro(corpus: Corpus, groups: Sequence[Group], notes: Sequence[str]) -> str
     return "".join(parts) + _problems(corpus)
 
 
+def _reload(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    return (
+        f'<label class="reload" hidden><input type="checkbox" id="reload" data-seconds="{seconds:g}" checked>reload every '
+        f"{seconds:g} s</label>"
+    )
+
+
 def _problems(corpus: Corpus) -> str:
     if not corpus.num_problems and not corpus.problems:
         return ""
@@ -139,7 +155,7 @@ def _problems(corpus: Corpus) -> str:
 
 def _overview(corpus: Corpus, curves: Sequence[Curve]) -> str:
     pictures = all_pictures(corpus.steps, corpus.calibration, corpus.histograms, curves)
-    drawn = "".join(_figure(picture) for picture in pictures if picture.svg)
+    drawn = "".join(render_figure(picture) for picture in pictures if picture.svg)
     reasons: dict[str, list[str]] = {}
     for picture in pictures:
         if not picture.svg:
@@ -150,7 +166,8 @@ def _overview(corpus: Corpus, curves: Sequence[Curve]) -> str:
     return f'{said}<div class="pictures">{drawn}</div>{missing}{_step_table(corpus.steps)}{_bin_table(corpus.calibration)}'
 
 
-def _figure(picture: Picture) -> str:
+def render_figure(picture: Picture) -> str:
+    """A picture with its title, how to read it and its legend."""
     keys = "".join(
         f'<li><svg viewBox="0 0 26 10" aria-hidden="true"><path class="line {style}" d="M0 5H26"/></svg>{escape(name)}</li>'
         for name, style in picture.legend

@@ -78,14 +78,14 @@ class _Bias:
 
 class _Step:
     __slots__ = (
-        "bias", "of_states", "prompts", "reward", "segments", "squared_error", "tokens", "traces", "value",
+        "bias", "credit", "of_states", "prompts", "reward", "segments", "squared_error", "tokens", "traces", "value",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.traces = 0
         self.reward, self.value, self.squared_error = _Mean(), _Mean(), _Mean()
         self.tokens, self.segments, self.of_states = _Mean(), _Mean(), _Mean()
-        self.bias = _Bias()
+        self.bias, self.credit = _Bias(), _Mean()
         self.prompts: set[str] = set()
 
     def add(self, trace: Trace) -> None:
@@ -99,6 +99,8 @@ class _Step:
         self.segments.add(len(trace.segments))
         if trace.segments:
             self.value.add(trace.segments[0].value)
+        for segment in trace.segments:
+            self.credit.add(abs(segment.credit))
         differences = [segment.value - trace.reward for segment in trace.segments]
         for difference in differences:
             self.squared_error.add(difference**2)
@@ -119,6 +121,7 @@ class _Step:
             constant=self.of_states.std**2,
             bias=self.bias.interval(),
             prompts=len(self.prompts),
+            credit=self.credit.mean,
         )
 
 
