@@ -250,7 +250,7 @@ def test_names_lists_everything() -> None:
 
 
 def test_the_page_has_every_name_and_preset() -> None:
-    page = (DOCS / "offline.md").read_text("utf-8")
+    page = (DOCS / "guides" / "offline.md").read_text("utf-8")
     assert all(f"`{name}`" in page for name in TRAITS)
     for name, (condition, by) in PRESETS.items():
         assert f"| `{name}` | `{condition}` | {by} |" in page

@@ -281,7 +281,7 @@ def make_run(folder: Path) -> None:
 
 
 def test_every_command_of_the_page_works(dumps: Path) -> None:
-    blocks = re.findall(r"```bash\n(.*?)```", (DOCS / "report.md").read_text("utf-8"), re.DOTALL)
+    blocks = re.findall(r"```bash\n(.*?)```", (DOCS / "guides" / "report.md").read_text("utf-8"), re.DOTALL)
     commands = [line for block in blocks for line in block.splitlines() if line.startswith("rredcot report")]
     assert len(commands) >= 7
     write(dumps / "50.jsonl", trace([0.5, -0.9], step=50))
