@@ -3,7 +3,7 @@
 A segmenter proposes cuts ("a segment may begin at this token"); this module enforces the rest: never inside a
 multi-byte character, a least segment length, a greatest number of segments, and the final answer left whole. Every rule
 is kept on the way, so that a partition of stopping times comes from cuts that are stopping times: which segment a
-token belongs to, and where that begins, is a function of the tokens before it alone (docs/math.md).
+token belongs to, and where that begins, is a function of the tokens before it alone (docs/reference/math.md).
 """
 
 from __future__ import annotations

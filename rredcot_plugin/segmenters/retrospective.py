@@ -2,7 +2,7 @@
 
 Where a segment begins depends here on tokens that come later: cuts are merged by their scores over the whole trace, and stand
 in front of the keyword, the improbable token or the last answer. A baseline that depends on such a boundary biases the
-policy gradient (docs/math.md), so each has a counterpart without the suffix whose boundaries are stopping times.
+policy gradient (docs/reference/math.md), so each has a counterpart without the suffix whose boundaries are stopping times.
 """
 
 from __future__ import annotations

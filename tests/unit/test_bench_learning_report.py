@@ -17,6 +17,7 @@ from transformers import AutoModelForSequenceClassification
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import learning
+from effect_figure import PANELS, SYSTEMS, accuracies
 from lab.store import Store
 from learn.curves import arrival, collect, pace_of, reach, smoothed, spent
 from learn.reward_model import every_score, load_reward_model
@@ -262,3 +263,11 @@ def test_both_batches_generate_as_much_and_validate_as_often() -> None:
     assert (
         learning.BATCHES.keys() == learning.RATES.keys() == learning.TUNING_SEEDS.keys() == learning.OUTPUTS.keys()
     )
+
+
+def test_the_figure_of_the_effect_shows_measured_seeds_of_every_system() -> None:
+    for family, (result, _) in PANELS.items():
+        for system in SYSTEMS:
+            steps, curves = accuracies(result, family, system)
+            assert curves.shape[0] >= 10 and curves.shape[1] == len(steps) == 11
+            assert curves.min() >= 0 and curves.max() <= 1

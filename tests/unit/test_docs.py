@@ -108,6 +108,16 @@ def test_every_page_has_its_place_in_the_navigation_and_on_the_map() -> None:
     assert set(re.findall(r"\]\(([\w/-]+\.md)\)", (DOCS / "index.md").read_text())) == pages - {"index.md"}
 
 
+def test_every_page_that_the_code_points_at_exists() -> None:
+    root = DOCS.parent
+    files = [root / "Makefile"]
+    for folder in ("rredcot_plugin", "benchmarks", "recipes", "examples", "tests", "tools"):
+        files += [file for ending in ("py", "sh", "sbatch") for file in (root / folder).rglob(f"*.{ending}")]
+    pointers = {(file, page) for file in files for page in re.findall(r"\bdocs/[\w/-]+\.md", file.read_text())}
+    assert len({page for _, page in pointers}) > 8
+    assert not [f"{file}: {page}" for file, page in sorted(pointers) if not (root / page).is_file()]
+
+
 def test_every_name_of_the_api_page_exists() -> None:
     names = re.findall(r"^::: rredcot_plugin\.([\w.]+)$", (DOCS / "reference/api.md").read_text(), re.MULTILINE)
     assert set(rr.__all__) & set(names) >= {"assign_credit", "Rollouts", "Segments", "Credit", "RRedCoTConfig"}
