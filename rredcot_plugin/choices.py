@@ -11,7 +11,7 @@ from rredcot_plugin.allowed import NAMED, Choice
 from rredcot_plugin.baselines.base import is_per_token
 from rredcot_plugin.segmenters.none import NoSegmenter
 from rredcot_plugin.text.encoding import choose_bridge, choose_terminator
-from rredcot_plugin.values.base import calibrates
+from rredcot_plugin.values.base import calibrates, proposal_limits
 from rredcot_plugin.values.calibration import LEAST_ROLLOUTS, LEAST_STEPS
 
 if TYPE_CHECKING:
@@ -114,7 +114,10 @@ def automatic(
     tokens: int = 0,
     cores: int = 1,
 ) -> dict[str, Choice]:
-    """Key -> what it stands for, for every key whose value leaves something to be chosen; arguments as above."""
+    """Key -> what it stands for, for every key whose value leaves something to be chosen; arguments as above.
+
+    Where nothing is probed or fitted, the keys about that say so.
+    """
     found = {
         "baseline": _choose_measured_from(config, log_probs=log_probs),
         "scale": choose_scale(config, by_std=by_std),
@@ -124,6 +127,12 @@ def automatic(
         "bridge": choose_bridge(config.bridge),
         "terminator": choose_terminator(config.terminator),
     }
+    if is_grpo(config) or not proposal_limits(config.build_value_estimator()):
+        found |= dict.fromkeys(
+            ("probe_backend", "bridge", "terminator"), Choice(None, "not used: nothing is probed")
+        )
+    if config.calibrate == "none" and found["baseline"].value != "least_variance":
+        found["calibrate_window"] = Choice(None, "not used: nothing is fitted")
     return {key: choice for key, choice in found.items() if choice.reason != NAMED}
 
 

@@ -179,19 +179,17 @@ def _says(key: str, value: Any) -> str:
 
 def _sizes(config: Any) -> Sizes:
     """Sizes of a run; the model's from a folder, the local cache or the models known to rredcot."""
-    prompt, response, path = (
-        config.data.max_prompt_length,
-        config.data.max_response_length,
-        config.actor_rollout_ref.model.path,
+    path = config.actor_rollout_ref.model.path
+    sizes = Sizes(
+        config.data.max_prompt_length, config.data.max_response_length, config.actor_rollout_ref.rollout.n, None
     )
     if find_spec("transformers") is None:
-        return Sizes(prompt, response, None, "transformers is not installed")
+        return dataclasses.replace(sizes, unknown="transformers is not installed")
     from rredcot_plugin.dry_run.architecture import known_architectures
     from rredcot_plugin.planning.models import find_sizes
 
     try:
-        return Sizes(prompt, response, find_sizes(str(path), known_architectures()))
+        return dataclasses.replace(sizes, model=find_sizes(str(path), known_architectures()))
     except ValueError:
-        return Sizes(
-            prompt, response, None, f"actor_rollout_ref.model.path={path} is neither here nor known to rredcot"
-        )
+        reason = f"actor_rollout_ref.model.path={path} is neither here nor known to rredcot"
+        return dataclasses.replace(sizes, unknown=reason)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rredcot_plugin.baselines.base import needs_of
 from rredcot_plugin.config import RRedCoTConfig
-from rredcot_plugin.values.base import calibrates, leaves, proposal_limits, scores_read
+from rredcot_plugin.values.base import FROM_OTHERS, OWN, TRUTH, calibrates, leaves, proposal_limits, scores_read
 
 if TYPE_CHECKING:
     from rredcot_plugin.planning.models import ModelSizes
@@ -24,10 +24,12 @@ READS = {
 
 @dataclass(frozen=True)
 class Sizes:
-    """Prompt and response in tokens at most, and the model's sizes where they are known, else why they are not."""
+    """Prompt and response in tokens at most, rollouts of a ``group``, and the model's sizes where they are known, else why
+    they are not."""
 
     prompt: int
     response: int
+    group: int
     model: ModelSizes | None
     unknown: str = ""
 
@@ -50,11 +52,11 @@ def costs(config: RRedCoTConfig, backend: str, sizes: Sizes | None) -> Iterator[
 
 
 def _probes(config: RRedCoTConfig, backend: str, sizes: Sizes | None) -> Iterator[str]:
-    proposals = sum(proposal_limits(config.build_value_estimator()).values())
+    proposals = _most_proposals(config, None if sizes is None else sizes.group)
     segmenter = config.build_segmenter()
     segments = getattr(segmenter, "max_segments", None)
     if not proposals or config.segmenter == "none":
-        yield "no probes: nothing is added to verl's forward passes"
+        yield "no probes"
         return
     if segments is None:
         yield f"probes: at most {proposals} per boundary of at most {config.max_probe_tokens} tokens each, and a bridge"
@@ -77,6 +79,18 @@ def _probes(config: RRedCoTConfig, backend: str, sizes: Sizes | None) -> Iterato
     yield _operations(config, backend, sizes, segments, proposals)
 
 
+def _most_proposals(config: RRedCoTConfig, group: int | None) -> int:
+    """Answers that are probed at a boundary at most, of all kinds together (``values.proposals.build_proposals``)."""
+    found = 0
+    for kind, limit in proposal_limits(config.build_value_estimator()).items():
+        if kind in (OWN, TRUTH):
+            limit = 1
+        elif kind in FROM_OTHERS and group is not None:
+            limit = max(1, min(limit, group - config.leave_one_out))
+        found += limit
+    return found
+
+
 def _operations(config: RRedCoTConfig, backend: str, sizes: Sizes, segments: int, proposals: int) -> str:
     """The operations of all those probes over those of the pass without them (planning/flops.py)."""
     if sizes.model is None:
@@ -88,7 +102,8 @@ def _operations(config: RRedCoTConfig, backend: str, sizes: Sizes, segments: int
     boundaries = even_boundaries(sizes.prompt, sizes.response, segments, first)
     added = count(sizes.model, boundaries, proposals, config.max_probe_tokens).total
     share = added / trace_pass(sizes.model, sizes.prompt + sizes.response).total
+    times = f"{share:.0%} of" if share < 1 else f"{share:,.1f} times"
     return (
-        f"operations of the probes: at most {share:.0%} of those of {sizes.model.name}'s log-prob pass; `rredcot plan` "
+        f"operations of the probes: at most {times} those of {sizes.model.name}'s log-prob pass; `rredcot plan` "
         "estimates a whole step from typical lengths"
     )

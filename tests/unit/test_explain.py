@@ -211,3 +211,19 @@ def test_sizes_that_nobody_knows_are_said_to_be_unknown() -> None:
 @pytest.mark.parametrize("arguments", [("nowhere.sh",), (".",), (str(QWEN3), str(QWEN3))])
 def test_wrong_usage_exits_with_2(arguments: tuple[str, ...]) -> None:
     assert run(*arguments).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("overrides", "proposals"),
+    [
+        (["actor_rollout_ref.rollout.n=4"], 3),
+        (["actor_rollout_ref.rollout.n=4", "leave_one_out=false", "baseline=value"], 4),
+        (["actor_rollout_ref.rollout.n=32"], 8),
+        (["actor_rollout_ref.rollout.n=1"], 1),
+        (["actor_rollout_ref.rollout.n=8", "value_estimator=own_ratio"], 1),
+        (["actor_rollout_ref.rollout.n=8", "value_estimator=ground_truth"], 1),
+        (["actor_rollout_ref.rollout.n=2", "value_estimator=reference"], 8),
+    ],
+)
+def test_no_more_proposals_are_counted_than_a_group_can_make(overrides: list[str], proposals: int) -> None:
+    assert f"x {proposals} proposals" in said(explain_overrides(overrides))

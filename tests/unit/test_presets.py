@@ -128,6 +128,16 @@ def test_what_was_named_is_no_choice() -> None:
     assert "baseline" not in automatic(rr.RRedCoTConfig(segmenter="none", baseline="token"))
 
 
+def test_what_is_not_used_says_so() -> None:
+    lean = automatic(rr.RRedCoTConfig.from_mapping({"preset": "lean"}))
+    assert {key for key, choice in lean.items() if "nothing is probed" in choice.reason} == {
+        "probe_backend", "bridge", "terminator",
+    }  # fmt: skip
+    assert "nothing is fitted" in automatic(rr.RRedCoTConfig(calibrate="none"))["calibrate_window"].reason
+    fitted = rr.RRedCoTConfig(calibrate="none", baseline="least_variance")
+    assert "512 rollouts" in automatic(fitted)["calibrate_window"].reason, "the baseline has a fit of its own"
+
+
 def test_every_key_that_may_be_auto_has_a_choice_where_it_is() -> None:
     """A new key with ``auto`` must say what it becomes, or `rredcot explain` would be silent about it."""
     open_keys = {f.name for f in dataclasses.fields(Options) if f.default == "auto"}
