@@ -8,9 +8,11 @@ from pathlib import Path
 
 from rredcot_plugin.demo.summary import HEADER, RunSummary, summarise
 from rredcot_plugin.demo.training import PROMPTS, ROLLOUTS, TrainingRun
-from rredcot_plugin.report.curves import curve_of, draw, inline_svg, read_scalars, save_png
+from rredcot_plugin.report.curves import curve_of, draw, read_scalars, save_png
 from rredcot_plugin.report.html import render_groups
 from rredcot_plugin.report.page import Section, interactive, render_page, render_table
+from rredcot_plugin.report.plots import learning_curves
+from rredcot_plugin.report.report_page import render_figure
 from rredcot_plugin.report.select import group_traces
 from rredcot_plugin.report.traces import Trace, read_dumps
 
@@ -34,24 +36,20 @@ def make_pictures(out: Path, runs: Sequence[TrainingRun]) -> DemoResult:
         ValueError: a run without event files or rewards, or a broken dump.
     """
     scalars = {run.estimator: read_scalars(run.tensorboard) for run in runs}
-    figure = draw([curve_of(name, found) for name, found in scalars.items()])
+    curves = [curve_of(name, found) for name, found in scalars.items()]
     png, page = out / "curve.png", out / "demo.html"
-    save_png(figure, png)
+    save_png(draw(curves), png)
     summaries = [summarise(name, found) for name, found in scalars.items()]
     traces = [trace for run in runs if run.estimator == "rredcot" for trace in read_dumps(run.dumps)]
     sections = [
-        Section("Learning curves", "Thin: each step as measured. Thick: smoothed.", _figure(inline_svg(figure))),
+        Section("Learning curves", "", f'<div class="pictures">{render_figure(learning_curves(curves))}</div>'),
         Section("What happened", CAVEAT, render_table(HEADER, [summary.cells() for summary in summaries])),
     ]
     if traces:
-        note = "Responses of the model while rredcot trained it, those with the costliest steps first."
+        note = "Responses of the model while rredcot trained it, those whose segments lost most first."
         sections.append(Section("Which step lost the reward?", note, render_groups(group_traces(traces))))
     page.write_text(render_page("rredcot demo", _lead(runs[0]), sections, interactive()), encoding="utf-8")
     return DemoResult(png, page, summaries, traces)
-
-
-def _figure(svg: str) -> str:
-    return f"<figure>{svg}</figure>"
 
 
 def _lead(run: TrainingRun) -> str:

@@ -13,7 +13,7 @@ from rredcot_plugin.report.corpus import StepSummary
 from rredcot_plugin.report.curves import COLOURS, Curve
 from rredcot_plugin.report.findings import findings
 from rredcot_plugin.report.fold import folded
-from rredcot_plugin.report.html import PROMPT_BUDGET, Look, render_trace
+from rredcot_plugin.report.html import PROMPT_BUDGET, Look, render_trace, room
 from rredcot_plugin.report.page import Section, interactive, render_page, render_table
 from rredcot_plugin.report.plots import Picture, learning_curves
 from rredcot_plugin.report.report_page import render_figure, threshold
@@ -158,9 +158,10 @@ def _pair(runs: Sequence[Run], pair: Sequence[Group], look: Look) -> str:
     outcomes = {look.outcome(trace) for trace in merged.traces}
     truth = "" if merged.ground_truth is None else f'<span class="truth">right answer {folded(merged.ground_truth, 200)}</span>'  # fmt: skip
     span = limits(merged.traces)
+    tallest = max((group.traces for group in pair), key=len)
     sides = "".join(_side(run, group, look, span) for run, group in zip(runs, pair, strict=True))
     return (
-        f'<section class="group pair" data-step="{merged.step}" data-mixed="{int({"right", "wrong"} <= outcomes)}">'
+        f'<section class="group pair" style="{room(tallest)}" data-step="{merged.step}" data-mixed="{int({"right", "wrong"} <= outcomes)}">'
         f'<header><div class="prompt" role="heading" aria-level="3">'
         f"{folded(readable_prompt(merged.prompt), PROMPT_BUDGET)}</div>{truth}</header>"
         f'<div class="sides">{sides}</div></section>'

@@ -52,6 +52,7 @@ def _slider(loss: float) -> str:
     unit = 10.0 ** (math.floor(math.log10(loss)) - 2)
     most = math.ceil(loss / unit - 1e-9) * unit
     return (
-        '<label><span>a segment lost at least <output name="least">0</output></span>'
-        f'<input type="range" name="loss" min="0" max="{most:.6g}" step="{most / 100:.6g}" value="0"></label>'
+        # the first thing that can have a label would get it, and that is the output
+        '<label for="loss"><span>a segment lost at least <output name="least">0</output></span>'
+        f'<input type="range" id="loss" name="loss" min="0" max="{most:.6g}" step="{most / 100:.6g}" value="0"></label>'
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,22 +128,3 @@ def save_png(figure: Figure, path: Path) -> None:
 
     FigureCanvasAgg(figure)
     figure.savefig(path, format="png", dpi=150, facecolor="white")
-
-
-def inline_svg(figure: Figure) -> str:
-    """The picture as SVG for an HTML page: no namespace addresses, colours from the page's style."""
-    import matplotlib
-
-    buffer = io.StringIO()
-    # texts stay texts; the same picture has the same ids
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "rredcot"}):
-        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        figure.savefig(buffer, format="svg", transparent=True, metadata=nothing)
-    svg = buffer.getvalue()
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r'\s(xmlns(:\w+)?)="[^"]*"', "", svg)  # HTML knows what svg and xlink are
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    themed = {INK: "var(--ink)", LINE: "var(--line)"} | {c: f"var(--run{i})" for i, c in enumerate(COLOURS)}
-    for colour, variable in themed.items():
-        svg = svg.replace(colour, variable)
-    return re.sub(r"font:[^;\"]*", lambda found: found[0].split("'")[0] + "system-ui, sans-serif", svg)

@@ -28,6 +28,9 @@ LONG = 2500
 
 PROMPT_BUDGET = 600
 
+CARD_HEIGHT, LIST_HEIGHT, LINE_HEIGHT, LINE_CHARACTERS = 262, 470, 25, 32
+"""Roughly, in pixels: a card without its texts, the texts of one that scrolls, a line; and what fits on a line."""
+
 
 @dataclass(frozen=True)
 class Look:
@@ -63,12 +66,25 @@ def render_group(group: Group, look: Look) -> str:
     why = sibling_note(group.traces, group.size)
     note = f'<p class="note siblings">{escape(why)}</p>' if why else ""
     return (
-        f'<section class="{kinds}" data-step="{group.step}" data-mixed="{int({"right", "wrong"} <= outcomes)}">'
+        f'<section class="{kinds}" style="{room(group.traces)}" data-step="{group.step}" data-mixed="{int({"right", "wrong"} <= outcomes)}">'
         f'<header><div class="prompt" role="heading" aria-level="3">'
         f"{folded(readable_prompt(group.prompt), PROMPT_BUDGET)}</div>{truth}"
         f'<span class="note">step {group.step}, {len(group.traces)} of {group.size} traces</span>{note}</header>'
         f'<div class="cards">{cards}</div></section>'
     )
+
+
+def room(traces: Sequence[Trace]) -> str:
+    """Style from which the browser guesses how high the cards will be, before it has drawn them: without it the page
+    would grow while one scrolls."""
+    lines = max((_lines(trace) for trace in traces), default=0)
+    text = min(LIST_HEIGHT, LINE_HEIGHT * lines) if any(map(_is_long, traces)) else LINE_HEIGHT * lines
+    return f"--cards:{len(traces)};--card-height:{CARD_HEIGHT + text}px"
+
+
+def _lines(trace: Trace) -> int:
+    """Lines of a card's texts, roughly."""
+    return sum(1 + min(len(segment.text), _budget(trace)) // LINE_CHARACTERS for segment in trace.segments)
 
 
 def render_trace(trace: Trace, look: Look | None = None, span: tuple[float, float] | None = None) -> str:

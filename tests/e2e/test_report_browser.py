@@ -192,7 +192,7 @@ def test_hostile_addresses_change_nothing(tab: Tab, small: Path) -> None:
 def test_selecting_a_segment_marks_its_stretch_and_shows_its_numbers(tab: Tab, small: Path) -> None:
     page = tab.open(small)
     card = page.locator(SHOWN).first
-    assert "lost most here" in card.locator("li.worst").inner_text()
+    expect(card.locator("li.worst")).to_contain_text("lost most here")
     card.locator("li").nth(1).locator(".text").click()
     assert card.locator(".stretch.on").count() == 1
     assert card.locator(".stretch").nth(1).get_attribute("class") == "stretch neg on"
@@ -346,3 +346,47 @@ def test_probed_answers_before_and_after_a_segment(tab: Tab, tmp_path: Path) -> 
     page.keyboard.press("End")
     expect(card.locator(".why .side")).to_have_text(["before", "after", "0.125", "–"])
     assert card.bounding_box() == height
+
+
+@pytest.mark.parametrize("tab", [{}, {"viewport": {"width": 390, "height": 844}}], indirect=True)
+def test_heights_are_known_before_traces_are_drawn(tab: Tab, tmp_path: Path) -> None:
+    """Twenty-five groups, of which a screen shows one: the page must not grow while one scrolls through it."""
+    page = tab.open(write_page(tmp_path, long_lines(25, 8), max_traces=200, max_bytes=2**30))
+    before = page.evaluate("document.documentElement.scrollHeight")
+    for share in (0.25, 0.5, 0.75, 1.0):
+        page.evaluate(f"scrollTo(0, {share} * document.documentElement.scrollHeight)")
+        page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    after = page.evaluate("document.documentElement.scrollHeight")
+    assert abs(after - before) < 0.05 * before
+
+
+def test_the_filters_hide_no_heading(tab: Tab, tmp_path: Path) -> None:
+    page = tab.open(write_page(tmp_path, long_lines(6, 3)))
+    page.evaluate("document.querySelectorAll('.group')[3].scrollIntoView()")
+    bar, heading = page.locator(".filters").bounding_box(), page.locator(".prompt").nth(3).bounding_box()
+    assert bar and heading and bar["y"] + bar["height"] <= heading["y"]
+
+
+def test_every_control_has_a_name(tab: Tab, small: Path) -> None:
+    page = tab.open(small)
+    nodes = page.context.new_cdp_session(page).send("Accessibility.getFullAXTree")["nodes"]
+    controls = {"button", "checkbox", "radio", "combobox", "searchbox", "slider", "DisclosureTriangle", "image"}
+    named = [(n["role"]["value"], n.get("name", {}).get("value")) for n in nodes if not n.get("ignored")]
+    assert [role for role, name in named if role in controls and not name] == []
+    assert [name for role, name in named if role == "slider" and name.startswith("a segment lost at least")]
+
+
+def test_a_page_that_follows_a_run_loads_itself_again_until_told_not_to(
+    tab: Tab, small: Path, tmp_path: Path
+) -> None:
+    page_file = tmp_path / "live.html"
+    corpus = read_corpus([small.with_name("dump.jsonl")])
+    page_file.write_text(render_report(corpus, title="first", reload=0.3), encoding="utf-8")
+    page = tab.open(page_file, "#outcome=wrong")
+    page_file.write_text(render_report(corpus, title="second", reload=0.3), encoding="utf-8")
+    expect(page.locator("h1")).to_have_text("second")
+    assert page.input_value("[name=outcome]") == "wrong"
+    page.get_by_label("reload every 0.3 s").uncheck()
+    page_file.write_text(render_report(corpus, title="third", reload=0.3), encoding="utf-8")
+    page.wait_for_timeout(900)
+    assert page.inner_text("h1") == "second"
