@@ -17,7 +17,6 @@ from transformers import AutoModelForSequenceClassification
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import learning
-from effect_figure import PANELS, SYSTEMS, accuracies
 from lab.store import Store
 from learn.curves import arrival, collect, pace_of, reach, smoothed, spent
 from learn.reward_model import every_score, load_reward_model
@@ -28,6 +27,7 @@ from learn.summary import summarize, verdicts
 from learn.systems import Judging, choose, parse_system
 from learn.tables import draw, fill_page, objections
 from learn.trainer import LeanTrainer
+from page_figures import PANELS, SYSTEMS, TASKS, accuracies, signals
 
 from rredcot_plugin.integrations.verl.prefix_scores import check_reward_model
 from tests.unit.learning_cases import NO_MODELS, SMALL, made_up, run_of, small_plan
@@ -271,3 +271,10 @@ def test_the_figure_of_the_effect_shows_measured_seeds_of_every_system() -> None
             steps, curves = accuracies(result, family, system)
             assert curves.shape[0] >= 10 and curves.shape[1] == len(steps) == 11
             assert curves.min() >= 0 and curves.max() <= 1
+
+
+def test_the_figure_of_the_gradient_shows_the_numbers_of_its_page() -> None:
+    page = (Path(learning.ROOT) / "docs" / "evidence" / "gradient.md").read_text()
+    for task in TASKS:
+        for entry in signals(task).values():
+            assert f"{entry['value']:.2f} [{entry['low']:.2f}, {entry['high']:.2f}]" in page

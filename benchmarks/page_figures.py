@@ -1,9 +1,10 @@
-"""The README's figure of the effect, from committed results: held-out accuracy over steps, three tasks, four systems.
+"""Two figures of the README and the evidence pages, from committed results alone.
 
-    python benchmarks/effect_figure.py
+    python benchmarks/page_figures.py
 
-It measures nothing. Curves are means over the measured seeds at each system's tuned rate, smoothed over three
-validations; bands are 95% bootstrap intervals of the mean.
+``effect.png``: held-out accuracy over steps, three tasks, four systems. Curves are means over the measured seeds at each
+system's tuned rate, smoothed over three validations; bands are 95% bootstrap intervals of the mean.
+``signal.png``: signal over variance of the gradient, GRPO = 1, six tasks, with 95% intervals.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 from learn.curves import smoothed
 from learn.statistics import mean_band
+from matplotlib.figure import Figure
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-OUTPUT = ROOT / "docs" / "images" / "effect.png"
+IMAGES = ROOT / "docs" / "images"
 PANELS = {
     "habits": ("learning", "two to four lines"),
     "chains": ("learning", "eight lines"),
@@ -30,6 +32,19 @@ SYSTEMS = {
     "rredcot": ("rredcot, default", "#1f6fb4", "-"),
     "trace_baseline": ("rredcot, one baseline per trace", "#d9600a", "-"),
     "control_no_reward": ("control without reward", "#9aa0a6", "--"),
+}
+TASKS = {
+    "sums": "gradient",
+    "sorting": "gradient",
+    "own_sums": "gradient_own_sums",
+    "parts": "gradient_parts",
+    "chains": "gradient_chains",
+    "habits": "gradient_habits",
+}
+CREDITS = {
+    "default": ("rredcot, default", "#1f6fb4"),
+    "norm_weighted_mean": ("rredcot, one baseline per trace, scale: none", "#d9600a"),
+    "value_lam_1": ("rredcot, measured from values", "#5f6b7a"),
 }
 
 
@@ -46,7 +61,35 @@ def accuracies(result: str, family: str, system: str) -> tuple[np.ndarray, np.nd
     return runs[0]["step"], np.apply_along_axis(smoothed, 1, np.array([run["accuracy"] for run in runs]))
 
 
-def draw(output: Path) -> None:
+def signals(task: str) -> dict[str, dict[str, float]]:
+    """Signal over variance of each of ``CREDITS`` on a task, with its interval."""
+    summary = json.loads((RESULTS / f"{TASKS[task]}.json").read_text())["summary"]
+    return {name: summary[f"{task}/snr_vs_grpo/{name}"] for name in CREDITS}
+
+
+def draw_signals(output: Path) -> None:
+    """A line per task, a mark per way of giving credit."""
+    figure, axis = plt.subplots(figsize=(9, 3.6), layout="constrained")
+    for row, task in enumerate(TASKS):
+        for place, (name, entry) in enumerate(signals(task).items()):
+            y = row + 0.22 * (place - 1)
+            axis.plot([entry["low"], entry["high"]], [y, y], color=CREDITS[name][1], linewidth=2)
+            label = CREDITS[name][0] if row == 0 else None
+            axis.plot(entry["value"], y, "o", color=CREDITS[name][1], label=label, markersize=6)
+    axis.axvline(1.0, color="black", linewidth=0.8)
+    axis.set_xscale("log")
+    axis.set_xticks([0.7, 1, 1.5, 2, 3, 5], ["0.7", "1 (GRPO)", "1.5", "2", "3", "5"])
+    axis.minorticks_off()
+    axis.set_yticks(range(len(TASKS)), list(TASKS))
+    axis.invert_yaxis()
+    axis.set_xlabel("signal over variance of the gradient, GRPO = 1, 95 % intervals")
+    axis.grid(axis="x", color="0.92")
+    axis.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside upper center", ncols=3, frameon=False)
+    _save(figure, output)
+
+
+def draw_effect(output: Path) -> None:
     """A panel per task."""
     figure, axes = plt.subplots(1, len(PANELS), figsize=(11, 3.5), layout="constrained")
     for axis, (family, (result, title)) in zip(axes, PANELS.items(), strict=True):
@@ -60,6 +103,10 @@ def draw(output: Path) -> None:
     axes[0].set_ylabel("held-out accuracy")
     lines, labels = axes[0].get_legend_handles_labels()
     figure.legend(lines, labels, loc="outside lower center", ncols=len(SYSTEMS), frameon=False)
+    _save(figure, output)
+
+
+def _save(figure: Figure, output: Path) -> None:
     output.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(output, dpi=130)
     plt.close(figure)
@@ -68,5 +115,7 @@ def draw(output: Path) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=OUTPUT, help="where the picture goes")
-    draw(parser.parse_args().output)
+    parser.add_argument("--folder", type=Path, default=IMAGES, help="where the pictures go")
+    folder = parser.parse_args().folder
+    draw_effect(folder / "effect.png")
+    draw_signals(folder / "signal.png")
