@@ -17,7 +17,7 @@ from rredcot_plugin.adapter.trace_record import MAX_PROPOSAL_CHARACTERS, MAX_PRO
 from rredcot_plugin.integrations.verl.dump import Dumper
 from rredcot_plugin.probes.layout import pack
 from rredcot_plugin.report.colour import NO_ADVANTAGES, Scales, disagreement, render_legend
-from rredcot_plugin.report.html import render_groups
+from rredcot_plugin.report.html import CARD_HEIGHT, LINE_HEIGHT, LIST_HEIGHT, render_groups, room
 from rredcot_plugin.report.traces import Proposal, Trace, read_dumps, read_trace
 from rredcot_plugin.report.why import LEAVE_ONE_OUT, MEASURED, render_why, sibling_note
 from rredcot_plugin.values.proposals import pack_proposals
@@ -40,7 +40,7 @@ def test_both_numbers_of_a_segment_and_the_control_are_in_the_page() -> None:
     assert page.values("type").count("radio") == 2
     assert page.values("data-advantage") == ["pos", "pos"]
     assert "−0.25" in page.text and "+1.25" in page.text
-    assert page.values("style")[0] == "--a:0.50;--b:1.00"
+    assert page.values("style")[1] == "--a:0.50;--b:1.00"
     assert "1 of 2 segments with a clear credit have an advantage of the other sign" in page.text
     assert page.values("disabled") == []
 
@@ -169,3 +169,10 @@ def test_the_six_decimals_of_a_dump_are_enough() -> None:
     found = siblings(1, 0, 0, leave_out=True)
     rounded = [replace(t, segments=(replace(t.segments[0], value=round(t.segments[0].value, 6)),)) for t in found]
     assert sibling_note(rounded, 3) == LEAVE_ONE_OUT
+
+
+def test_the_room_of_a_group_is_guessed_from_its_tallest_card() -> None:
+    few, many = room([trace(0.1)]), room([trace(0.1), trace(*[0.01] * 10)])
+    assert few == f"--cards:1;--card-height:{CARD_HEIGHT + LINE_HEIGHT}px"
+    assert many == f"--cards:2;--card-height:{CARD_HEIGHT + 10 * LINE_HEIGHT}px"
+    assert room([trace(*[0.01] * 40, text="x" * 500)]) == f"--cards:1;--card-height:{CARD_HEIGHT + LIST_HEIGHT}px"
