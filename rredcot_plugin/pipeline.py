@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ import torch
 from rredcot_plugin.baselines.base import Evidence, is_per_token
 from rredcot_plugin.baselines.value import ValueBaseline
 from rredcot_plugin.baselines.weights import gradient_norm_proxy
-from rredcot_plugin.choices import choose_scale, is_grpo
+from rredcot_plugin.choices import choose_scale
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.credit import metrics as metric
 from rredcot_plugin.credit.advantages import (
@@ -33,15 +32,18 @@ from rredcot_plugin.credit.redistribution import (
 )
 from rredcot_plugin.groups import Outcomes, group_stats
 from rredcot_plugin.segmenters.lookahead import LookaheadWatch
+from rredcot_plugin.state_values import has_groups_mean, step_values
 from rredcot_plugin.types import Credit, Rollouts, Segments, check_finite, check_partition, check_shape
-from rredcot_plugin.values.base import Probed, calibrates, estimate, proposal_limits
+from rredcot_plugin.values.base import Probed
 from rredcot_plugin.values.calibration import OutcomeCalibrator
 from rredcot_plugin.values.features import boundary_features
-from rredcot_plugin.values.fit import FeatureMap, StepFit
+from rredcot_plugin.values.fit import FeatureMap
 
 if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
+
+RESIDUAL = "rredcot/credit/shaping_residual/max"
 
 StateWeightMap = Callable[[Rollouts, Segments], torch.Tensor]
 """With the arguments of ``gradient_norm_proxy``, and its result."""
@@ -85,35 +87,20 @@ def assign_credit(
             token out or cover a masked one; rollouts without what the baseline reads; baselines that are not finite.
     """
     config = config or RRedCoTConfig()
-    inexact = {}
-    if segments is None:
-        levels = config.build_levels(rollouts)
-        coarse, segments = levels[0], levels[-1]
-        looks_ahead = LookaheadWatch(config.build_segmenter())(rollouts) is not None
-        inexact = {"rredcot/segments/lookahead/mean": float(looks_ahead)}
-    check_partition(segments, rollouts.response_mask)
+    segments, coarse, report = _segmented(rollouts, config, segments, coarse)
     penalties, outcomes = _outcomes(rollouts, segments)
-    report = {"rredcot/fallback/nonfinite_reward/mean": metric.share(~outcomes.finite)} | inexact
-
     calibrator = calibrator if calibrator is not None else config.build_calibrator()
-    found = _values(rollouts, config, segments, outcomes, values, probed, calibrator, features)
-    report |= found.notes
+    found = step_values(rollouts, config, segments, outcomes, values, probed, calibrator, features)
+    report |= {"rredcot/fallback/nonfinite_reward/mean": metric.share(~outcomes.finite)} | found.notes
     real = segments.exists & outcomes.finite[:, None]
     values = torch.where(real, found.values, 0.0)
-    weigh = partial(state_weight, rollouts, segments)
-    evidence = Evidence(rollouts, segments, outcomes, values, found.fit, weigh)
-    baseline = config.build_baseline(log_probs=rollouts.log_probs is not None, given=found.given)
-    if _is_grpo(config, segments) and not is_per_token(baseline):
-        baseline = ValueBaseline()  # GRPO's mean
+    evidence = Evidence(rollouts, segments, outcomes, values, found.fit, partial(state_weight, rollouts, segments))
+    baseline = _baseline(config, evidence, given=found.given)
     baselines = _baselines(baseline, evidence)
     found.fit.remember()
 
     deltas = redistribute(values, outcomes.score, segments.num_segments)
-    for shaper in config.build_shapers():
-        deltas, residual = _shaped(shaper, deltas, segments, outcomes)
-        report["rredcot/credit/shaping_residual/max"] = max(
-            residual, report.get("rredcot/credit/shaping_residual/max", 0.0)
-        )
+    deltas, shaping = _shaped(config, deltas, segments, outcomes)
     deltas = deltas + penalties
     rewards = segment_rewards(deltas, values)
     gae = torch.where(real, _gae(config, segments, coarse, deltas), 0.0)
@@ -125,17 +112,23 @@ def assign_credit(
     else:
         per_segment, tokens = _from_segments(config, evidence, gae, baselines)
     advantages, returns = _finished(config, segments, tokens, gae + values, outcomes)
+    report |= shaping
     report |= metric.credit_metrics(segments, values, deltas, rewards, outcomes.total, per_segment, baselines)
     return Credit(advantages, returns, segments, values, rewards, deltas, report, baselines)
 
 
-def _is_grpo(config: RRedCoTConfig, segments: Segments) -> bool:
-    """``segmenter: none`` has GRPO's mean, the own outcome included.
-
-    That a batch happens to have one segment per trace is no reason for it: whether a trace is cut depends on the trace,
-    and so would its baseline.
-    """
-    return segments.max_segments == 1 and is_grpo(config)
+def _segmented(
+    rollouts: Rollouts, config: RRedCoTConfig, segments: Segments | None, coarse: Segments | None
+) -> tuple[Segments, Segments | None, dict[str, float]]:
+    """Segments and the coarse ones, as given or by the configured segmenter; whether its boundaries look ahead."""
+    notes = {}
+    if segments is None:
+        levels = config.build_levels(rollouts)
+        coarse, segments = levels[0], levels[-1]
+        looks_ahead = LookaheadWatch(config.build_segmenter())(rollouts) is not None
+        notes = {"rredcot/segments/lookahead/mean": float(looks_ahead)}
+    check_partition(segments, rollouts.response_mask)
+    return segments, coarse, notes
 
 
 def _outcomes(rollouts: Rollouts, segments: Segments) -> tuple[torch.Tensor, Outcomes]:
@@ -151,17 +144,21 @@ def _outcomes(rollouts: Rollouts, segments: Segments) -> tuple[torch.Tensor, Out
 
 
 def _shaped(
-    shaper: Callable[..., torch.Tensor], deltas: torch.Tensor, segments: Segments, outcomes: Outcomes
-) -> tuple[torch.Tensor, float]:
-    """Deltas after one shaper; what it changed of a trace's sum goes to the answer segment, and is returned."""
-    shaped = shaper(deltas, segments, outcomes.score, outcomes.stats)
-    check_shape(f"deltas of shaper {type(shaper).__name__}", shaped, deltas.shape)
-    check_finite(f"deltas of shaper {type(shaper).__name__}", shaped, segments.exists)
-    shaped = torch.where(segments.exists, shaped, 0.0)
-    missing = deltas.sum(dim=1) - shaped.sum(dim=1)
+    config: RRedCoTConfig, deltas: torch.Tensor, segments: Segments, outcomes: Outcomes
+) -> tuple[torch.Tensor, dict[str, float]]:
+    """Deltas after all shapers. What one changed of a trace's sum goes to the answer segment, and into a metric."""
+    notes: dict[str, float] = {}
     last = (segments.num_segments - 1).clamp(min=0)[:, None]
-    missing = torch.where(segments.num_segments > 0, missing, 0.0)
-    return shaped.scatter_add(1, last, missing[:, None]), float(missing.abs().max())
+    for shaper in config.build_shapers():
+        shaped = shaper(deltas, segments, outcomes.score, outcomes.stats)
+        check_shape(f"deltas of shaper {type(shaper).__name__}", shaped, deltas.shape)
+        check_finite(f"deltas of shaper {type(shaper).__name__}", shaped, segments.exists)
+        shaped = torch.where(segments.exists, shaped, 0.0)
+        missing = torch.where(segments.num_segments > 0, deltas.sum(dim=1) - shaped.sum(dim=1), 0.0)
+        deltas = shaped.scatter_add(1, last, missing[:, None])
+        largest = max(float(missing.abs().max()), notes.get(RESIDUAL, 0.0))
+        notes[RESIDUAL] = largest
+    return deltas, notes
 
 
 def _gae(config: RRedCoTConfig, segments: Segments, coarse: Segments | None, deltas: torch.Tensor) -> torch.Tensor:
@@ -236,6 +233,13 @@ def _scale(config: RRedCoTConfig) -> str:
     return str(choose_scale(config).value)
 
 
+def _baseline(config: RRedCoTConfig, evidence: Evidence, *, given: bool) -> Any:
+    """The configured baseline; GRPO's mean where a trace is one segment by configuration."""
+    baseline = config.build_baseline(log_probs=evidence.rollouts.log_probs is not None, given=given)
+    grpo = has_groups_mean(config, evidence.segments) and not is_per_token(baseline)
+    return ValueBaseline() if grpo else baseline
+
+
 def _baselines(baseline: Any, evidence: Evidence) -> torch.Tensor:
     """What the baseline returns, (B, S) or (B, T), checked; 0 in the padding, on masked tokens and in rows without a
     finite reward."""
@@ -245,73 +249,3 @@ def _baselines(baseline: Any, evidence: Evidence) -> torch.Tensor:
     check_shape(f"baselines of {name}", found, real.shape)
     check_finite(f"baselines of {name}", found, real)
     return torch.where(real, found, 0.0)
-
-
-@dataclass(frozen=True)
-class _Values:
-    """V̂ (B, S) of every state, the fit that may have made them, and metrics. ``given``: they were not estimated."""
-
-    values: torch.Tensor
-    fit: StepFit
-    notes: dict[str, float] = field(default_factory=dict)
-    given: bool = False
-
-
-def _values(
-    rollouts: Rollouts,
-    config: RRedCoTConfig,
-    segments: Segments,
-    outcomes: Outcomes,
-    given: torch.Tensor | None,
-    probed: Probed | Mapping[str, Probed] | None,
-    calibrator: OutcomeCalibrator,
-    features: FeatureMap,
-) -> _Values:
-    """V̂ of every state: as given; else the prior at the prompt and the estimator's after it, the prior where it has
-    nothing to say, calibrated."""
-    stats, finite = outcomes.stats, outcomes.finite
-    fit = partial(
-        StepFit, rollouts, segments, outcomes=outcomes, calibrator=calibrator, features=features
-    )  # of raw values
-    if given is not None:
-        check_shape("values", given, (rollouts.batch_size, segments.max_segments))
-        check_finite("values", given, segments.exists)
-        return _Values(given.float(), fit(given.float()), given=True)
-    if _is_grpo(config, segments):
-        return _Values(stats.mean[:, None], fit(stats.mean[:, None]))
-    prior = stats.others_mean if config.leave_one_out else stats.mean
-    estimator = config.build_value_estimator()
-    evidence = _by_proposal(probed, estimator, segments)
-    found = estimate(estimator, evidence, clip=config.clip, rollouts=rollouts, segments=segments)
-    behind_prompt = (segments.exists & found.known[:, None])[:, 1:]
-    check_finite(f"values of {type(estimator).__name__}", found.values[:, 1:], behind_prompt)
-    raw = torch.where(found.known[:, None] & torch.isfinite(found.values), found.values, prior[:, None])
-    values, step_fit = raw, fit(raw)
-    notes = {"rredcot/fallback/group_mean/mean": metric.share(~found.known)}
-    if config.calibrate != "none" and calibrates(estimator):
-        values, of_fit = step_fit.values(prior)
-        notes |= of_fit
-    if config.prior_from_group:
-        values = torch.cat([prior[:, None], values[:, 1:]], dim=1)
-    notes |= metric.calibration_metrics(values, outcomes.score, segments, finite)
-    exists = segments.exists[:, 1:] & found.known[:, None]
-    return _Values(values, step_fit, notes | metric.spread("rredcot/value/raw", raw[:, 1:][exists]))
-
-
-def _by_proposal(
-    probed: Probed | Mapping[str, Probed] | None, estimator: object, segments: Segments
-) -> Mapping[str, Probed]:
-    """The probes by what was proposed, their shapes checked."""
-    if isinstance(probed, Probed):
-        probed = dict.fromkeys(proposal_limits(estimator), probed)
-    for name, found in (probed or {}).items():
-        N = found.log_pi.shape[-1]
-        check_shape(f"probed.log_pi of {name}", found.log_pi, (*segments.exists.shape, N))
-        check_shape(f"probed.utility of {name}", found.utility, (len(segments.num_segments), N))
-        check_shape(f"probed.valid of {name}", found.valid, (len(segments.num_segments), N))
-        if not torch.equal(found.num_segments.cpu(), segments.num_segments.cpu()):
-            raise ValueError(
-                f"probed.num_segments of {name}: expected those of the segments, {segments.num_segments.tolist()}, "
-                f"got {found.num_segments.tolist()}"
-            )
-    return probed or {}

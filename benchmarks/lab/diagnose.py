@@ -15,8 +15,9 @@ from lab.judged import Judge, Judged
 from rredcot_plugin.groups import group_stats
 from rredcot_plugin.pipeline import assign_credit
 from rredcot_plugin.values import siblings
-from rredcot_plugin.values.calibration import LabelledStates, OutcomeCalibrator, fold_of_groups
+from rredcot_plugin.values.calibration import OutcomeCalibrator
 from rredcot_plugin.values.features import NAMES, boundary_features
+from rredcot_plugin.values.labelled_states import LabelledStates, fold_of_groups
 
 SHORTER = (0, 1, 2, 4, 8, 16)
 """Windows, in past steps, that are looked at beside the whole past of a draw."""

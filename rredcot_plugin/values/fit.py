@@ -11,12 +11,8 @@ import torch
 
 from rredcot_plugin.groups import Outcomes, group_stats
 from rredcot_plugin.types import Rollouts, Segments
-from rredcot_plugin.values.calibration import (
-    LabelledStates,
-    OutcomeCalibrator,
-    fold_of_groups,
-    sample_of_groups,
-)
+from rredcot_plugin.values.calibration import OutcomeCalibrator
+from rredcot_plugin.values.labelled_states import LabelledStates, fold_of_groups, sample_of_groups
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int

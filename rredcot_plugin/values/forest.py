@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from rredcot_plugin.values.calibration import LEAST_ROLLOUTS, LabelledStates, OutcomeCalibrator
+from rredcot_plugin.values.calibration import LEAST_ROLLOUTS, OutcomeCalibrator
+from rredcot_plugin.values.labelled_states import LabelledStates
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int

@@ -10,7 +10,8 @@ import torch
 import rredcot_plugin as rr
 from rredcot_plugin.types import Segments
 from rredcot_plugin.values.base import Estimate, Probed, estimate, leaves, proposal_limits, scores_read
-from rredcot_plugin.values.calibration import LabelledStates, OutcomeCalibrator
+from rredcot_plugin.values.calibration import OutcomeCalibrator
+from rredcot_plugin.values.labelled_states import LabelledStates
 from rredcot_plugin.values.proposals import build_proposals, lowest_of_others
 from rredcot_plugin.values.reference import build_references, reference_answers, reference_values
 

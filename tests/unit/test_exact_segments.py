@@ -8,8 +8,9 @@ import torch
 import rredcot_plugin as rr
 from rredcot_plugin.segmenters import quantile
 from rredcot_plugin.segmenters.lookahead import LookaheadWatch
-from rredcot_plugin.values.calibration import LabelledStates, OutcomeCalibrator
+from rredcot_plugin.values.calibration import OutcomeCalibrator
 from rredcot_plugin.values.features import NAMES
+from rredcot_plugin.values.labelled_states import LabelledStates
 from tests.unit.text_policy import TRACES, TextPolicy, expected_gradient
 
 EXACT, BIASED = 1e-6, 1e-2

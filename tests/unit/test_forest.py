@@ -8,8 +8,9 @@ import pytest
 import torch
 
 import rredcot_plugin as rr
-from rredcot_plugin.values.calibration import LabelledStates, OutcomeCalibrator
+from rredcot_plugin.values.calibration import OutcomeCalibrator
 from rredcot_plugin.values.forest import MOST_STATES, ForestCalibrator
+from rredcot_plugin.values.labelled_states import LabelledStates
 
 
 def step(seed: int, rollouts: int = 300, low: float = 0.0, high: float = 1.0) -> LabelledStates:

@@ -10,8 +10,9 @@ import torch
 import rredcot_plugin as rr
 from rredcot_plugin.baselines.weights import FLOOR, gradient_norm_proxy, weighted_others_mean
 from rredcot_plugin.groups import group_stats
-from rredcot_plugin.values.calibration import LabelledStates, OutcomeCalibrator
+from rredcot_plugin.values.calibration import OutcomeCalibrator
 from rredcot_plugin.values.features import NAMES
+from rredcot_plugin.values.labelled_states import LabelledStates
 from tests.unit.test_tabular import EXACT, SeesItself, bias_of_calibrated
 
 OPTIONS = {"segmenter": "fixed", "segmenter_kwargs": {"tokens": 3}, "baseline": "least_variance"}

@@ -9,7 +9,8 @@ import torch
 
 import rredcot_plugin as rr
 from rredcot_plugin.pipeline import assign_credit
-from rredcot_plugin.values.calibration import LabelledStates, OutcomeCalibrator, sample_of_groups
+from rredcot_plugin.values.calibration import OutcomeCalibrator
+from rredcot_plugin.values.labelled_states import LabelledStates, sample_of_groups
 from tests.unit.test_group_work import bare_rows, in_parts
 
 

@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 
 import rredcot_plugin as rr
 from rredcot_plugin.values.base import Probed
-from rredcot_plugin.values.calibration import LabelledStates, OutcomeCalibrator
+from rredcot_plugin.values.calibration import OutcomeCalibrator
 from rredcot_plugin.values.features import NAMES
+from rredcot_plugin.values.labelled_states import LabelledStates
 from rredcot_plugin.values.proposals import Proposals, build_proposals
 from tests.unit.tabular import AllGroups, TabularPolicy, Trace, rollouts_of, states_of, weighted_gradient
 

@@ -16,8 +16,10 @@ from rredcot_plugin.groups import group_stats
 from rredcot_plugin.testing import text_rollouts
 from rredcot_plugin.values import siblings
 from rredcot_plugin.values.base import Probed
-from rredcot_plugin.values.calibration import LabelledStates, OutcomeCalibrator, fit_logistic, fold_of_groups
+from rredcot_plugin.values.calibration import OutcomeCalibrator
 from rredcot_plugin.values.features import NAMES, boundary_features
+from rredcot_plugin.values.labelled_states import LabelledStates, fold_of_groups
+from rredcot_plugin.values.logistic import fit_logistic
 from rredcot_plugin.values.proposals import FROM_GROUND_TRUTH, FROM_GROUP, NOTHING, build_proposals
 
 NO = float("nan")

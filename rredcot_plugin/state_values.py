@@ -1,0 +1,97 @@
+"""V̂ of every state of a step: as given, or from the prior, the estimator and calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+
+from rredcot_plugin.choices import is_grpo
+from rredcot_plugin.config import RRedCoTConfig
+from rredcot_plugin.credit import metrics as metric
+from rredcot_plugin.groups import Outcomes
+from rredcot_plugin.types import Rollouts, Segments, check_finite, check_shape
+from rredcot_plugin.values.base import Probed, calibrates, estimate, proposal_limits
+from rredcot_plugin.values.calibration import OutcomeCalibrator
+from rredcot_plugin.values.fit import FeatureMap, StepFit
+
+
+@dataclass(frozen=True)
+class StepValues:
+    """V̂ (B, S) of every state, the fit that may have made them, and metrics. ``given``: they were not estimated."""
+
+    values: torch.Tensor
+    fit: StepFit
+    notes: dict[str, float] = field(default_factory=dict)
+    given: bool = False
+
+
+def step_values(
+    rollouts: Rollouts,
+    config: RRedCoTConfig,
+    segments: Segments,
+    outcomes: Outcomes,
+    given: torch.Tensor | None,
+    probed: Probed | Mapping[str, Probed] | None,
+    calibrator: OutcomeCalibrator,
+    features: FeatureMap,
+) -> StepValues:
+    """V̂ of every state: as given; else the prior at the prompt and the estimator's after it, the prior where it has
+    nothing to say, calibrated."""
+    stats, finite = outcomes.stats, outcomes.finite
+    fit = partial(
+        StepFit, rollouts, segments, outcomes=outcomes, calibrator=calibrator, features=features
+    )  # of raw values
+    if given is not None:
+        check_shape("values", given, (rollouts.batch_size, segments.max_segments))
+        check_finite("values", given, segments.exists)
+        return StepValues(given.float(), fit(given.float()), given=True)
+    if has_groups_mean(config, segments):
+        return StepValues(stats.mean[:, None], fit(stats.mean[:, None]))
+    prior = stats.others_mean if config.leave_one_out else stats.mean
+    estimator = config.build_value_estimator()
+    evidence = _by_proposal(probed, estimator, segments)
+    found = estimate(estimator, evidence, clip=config.clip, rollouts=rollouts, segments=segments)
+    behind_prompt = (segments.exists & found.known[:, None])[:, 1:]
+    check_finite(f"values of {type(estimator).__name__}", found.values[:, 1:], behind_prompt)
+    raw = torch.where(found.known[:, None] & torch.isfinite(found.values), found.values, prior[:, None])
+    values, step_fit = raw, fit(raw)
+    notes = {"rredcot/fallback/group_mean/mean": metric.share(~found.known)}
+    if config.calibrate != "none" and calibrates(estimator):
+        values, of_fit = step_fit.values(prior)
+        notes |= of_fit
+    if config.prior_from_group:
+        values = torch.cat([prior[:, None], values[:, 1:]], dim=1)
+    notes |= metric.calibration_metrics(values, outcomes.score, segments, finite)
+    exists = segments.exists[:, 1:] & found.known[:, None]
+    return StepValues(values, step_fit, notes | metric.spread("rredcot/value/raw", raw[:, 1:][exists]))
+
+
+def _by_proposal(
+    probed: Probed | Mapping[str, Probed] | None, estimator: object, segments: Segments
+) -> Mapping[str, Probed]:
+    """The probes by what was proposed, their shapes checked."""
+    if isinstance(probed, Probed):
+        probed = dict.fromkeys(proposal_limits(estimator), probed)
+    for name, found in (probed or {}).items():
+        N = found.log_pi.shape[-1]
+        check_shape(f"probed.log_pi of {name}", found.log_pi, (*segments.exists.shape, N))
+        check_shape(f"probed.utility of {name}", found.utility, (len(segments.num_segments), N))
+        check_shape(f"probed.valid of {name}", found.valid, (len(segments.num_segments), N))
+        if not torch.equal(found.num_segments.cpu(), segments.num_segments.cpu()):
+            raise ValueError(
+                f"probed.num_segments of {name}: expected those of the segments, {segments.num_segments.tolist()}, "
+                f"got {found.num_segments.tolist()}"
+            )
+    return probed or {}
+
+
+def has_groups_mean(config: RRedCoTConfig, segments: Segments) -> bool:
+    """``segmenter: none`` has GRPO's mean, the own outcome included.
+
+    That a batch happens to have one segment per trace is no reason for it: whether a trace is cut depends on the trace,
+    and so would its baseline.
+    """
+    return segments.max_segments == 1 and is_grpo(config)

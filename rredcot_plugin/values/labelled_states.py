@@ -1,0 +1,70 @@
+"""States with their outcomes, and which of them a fit sees: by groups, so that no value knows its own outcome."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+    from torch import Tensor
+
+EXACT_GROUPS = 16
+FOLDS = 8
+
+
+@dataclass(frozen=True)
+class LabelledStates:
+    """M states with their features, the outcome of their trace in reward units, and a weight each.
+
+    ``importance`` makes some states count more than others; the fit scales it to a mean of 1, so that the
+    regularisation keeps its strength.
+    """
+
+    features: Float[Tensor, "M F"]
+    outcome: Float[Tensor, " M"]
+    weight: Float[Tensor, " M"]
+    importance: Float[Tensor, " M"]
+
+    def some(self, chosen: Bool[Tensor, " M"]) -> LabelledStates:
+        return LabelledStates(*(getattr(self, f.name)[chosen] for f in fields(self)))
+
+    @classmethod
+    def joined(cls, steps: Sequence[LabelledStates]) -> LabelledStates:
+        return cls(*(torch.cat([getattr(step, f.name) for step in steps]) for f in fields(cls)))
+
+
+def fold_of_groups(group_ids: Sequence[Hashable]) -> Int[Tensor, " B"]:
+    """Which fold each rollout belongs to: one per group up to 16 groups, else 8 folds by a hash of the id.
+
+    Depends on the ids alone, never on the order of the rows.
+    """
+    distinct = {gid: i for i, gid in enumerate(sorted(set(group_ids), key=str))}
+    if len(distinct) <= EXACT_GROUPS:
+        return torch.tensor([distinct[gid] for gid in group_ids], dtype=torch.int64)
+    return torch.tensor([zlib.crc32(str(gid).encode()) % FOLDS for gid in group_ids], dtype=torch.int64)
+
+
+def sample_of_groups(group_ids: Sequence[Hashable], states: Int[Tensor, " B"], most: int) -> Bool[Tensor, " B"]:
+    """Rollouts of so many groups that they have about ``most`` states together, all if they have no more; at least two
+    groups. ``states`` (B,) is how many each rollout has.
+
+    Which groups is up to a hash of their ids, so neither the order of the rows nor an outcome has a say.
+    """
+    if int(states.sum()) <= most:
+        return torch.ones(len(states), dtype=torch.bool)
+    size: dict[Hashable, int] = {}
+    for gid, number in zip(group_ids, states.tolist(), strict=True):
+        size[gid] = size.get(gid, 0) + number
+    chosen: set[Hashable] = set()
+    total = 0
+    for gid in sorted(size, key=lambda gid: (zlib.crc32(str(gid).encode()) >> 3, str(gid))):
+        if len(chosen) >= 2 and total + size[gid] > most:
+            break
+        chosen.add(gid)
+        total += size[gid]
+    return torch.tensor([gid in chosen for gid in group_ids])
