@@ -130,7 +130,7 @@ def test_a_wrong_answer_of_one_row_moves_nothing_of_other_groups(queue: MemoryQu
 
 
 def test_a_plane_in_memory_is_enough(queue: MemoryQueue) -> None:
-    """A host needs the protocol alone (``plane.DataPlane``), not TransferQueue's fields or keys."""
+    """A host needs the protocol alone (``adapter.data_plane.DataPlane``), not TransferQueue's fields or keys."""
     rows = bare_rows()
     plane = Held(rows, {})
     trainer = make_trainer(queue, {})

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
+from rredcot_plugin.adapter.data_plane import DataPlane
 from rredcot_plugin.adapter.probe_plan import answer_starts
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.integrations.verl import transfer_fields
-from rredcot_plugin.integrations.verl.plane import DataPlane
 from rredcot_plugin.integrations.verl.sessions import RowRoles
 from rredcot_plugin.types import Segments
 

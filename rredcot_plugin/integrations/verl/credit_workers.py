@@ -14,12 +14,13 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import ray
 import torch
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from rredcot_plugin.adapter.data_plane import Source
 from rredcot_plugin.adapter.group_work import (
     GroupWork,
     features_in_parts,
@@ -40,16 +41,6 @@ from rredcot_plugin.types import Rollouts, Segments
 from rredcot_plugin.values.proposals import lowest_of_others
 
 logger = logging.getLogger(__name__)
-
-
-class Source(Protocol):
-    """Where the rows of a batch lie, for whoever reads them; light enough to be sent (``batch.BatchSource``)."""
-
-    def take(self, index: Index) -> Source: ...
-    def group_ids(self) -> list[str]: ...
-    def rows(self) -> PromptedRollouts: ...
-    def signals(self, width: int) -> dict[str, torch.Tensor]: ...
-    def put_probes(self, vectors: Sequence[torch.Tensor]) -> None: ...
 
 
 class CrewMember:

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from rredcot_plugin import choices
+from rredcot_plugin.adapter.data_plane import OpenRows
 from rredcot_plugin.integrations.verl import transfer_fields
 from rredcot_plugin.integrations.verl.batched import batched_log_probs
 from rredcot_plugin.integrations.verl.credit_workers import Crew
-from rredcot_plugin.integrations.verl.plane import OpenRows
 from rredcot_plugin.integrations.verl.settings import why_not_in_pass
 from rredcot_plugin.integrations.verl.step import StepState
 from rredcot_plugin.probes.layout import pack

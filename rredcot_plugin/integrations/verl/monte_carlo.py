@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from verl.utils.debug import marked_timer
 
+from rredcot_plugin.adapter.data_plane import OpenRows
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.integrations.verl.continuations import Continuations
-from rredcot_plugin.integrations.verl.plane import OpenRows
 from rredcot_plugin.integrations.verl.sessions import row_roles
 from rredcot_plugin.types import Segments
 from rredcot_plugin.values.monte_carlo import MonteCarloEstimator

@@ -7,6 +7,7 @@ from typing import Any
 
 from verl.utils.debug import marked_timer
 
+from rredcot_plugin.adapter.data_plane import OpenRows
 from rredcot_plugin.adapter.probe_plan import plan_metrics
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.baselines.base import needs_of
@@ -16,7 +17,6 @@ from rredcot_plugin.integrations.verl.attribution import ask_attribution, read_a
 from rredcot_plugin.integrations.verl.batch import SIGNALS
 from rredcot_plugin.integrations.verl.credit_workers import Crew
 from rredcot_plugin.integrations.verl.monte_carlo import MonteCarloHook
-from rredcot_plugin.integrations.verl.plane import OpenRows
 from rredcot_plugin.integrations.verl.prefix_scores import PrefixScorer
 from rredcot_plugin.integrations.verl.sessions import row_roles
 from rredcot_plugin.integrations.verl.step import StepState

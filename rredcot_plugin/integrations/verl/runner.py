@@ -1,7 +1,7 @@
 """One step of credit assignment inside verl's trainer: before, in and after the log-prob pass.
 
 The parts can be driven one by one: ``reading.py`` (rows, signals, scores), ``exchange.py`` (probes there, log-probs
-back), ``credit.py`` (rewards to advantages). All of them reach rows through ``plane.DataPlane``, and of verl's trainer
+back), ``credit.py`` (rewards to advantages). All of them reach rows through ``adapter.data_plane.DataPlane``, and of verl's trainer
 read ``config``, ``global_steps``, ``local_trigger_step``, ``parameter_sync_step``, ``use_critic``, ``logger``,
 ``timing_raw``, ``resource_pool_manager.get_n_gpus()`` and, for probes as rows of their own, ``actor_rollout_wg``.
 """
@@ -20,6 +20,7 @@ import torch
 from verl.utils.debug import marked_timer
 
 from rredcot_plugin import __version__
+from rredcot_plugin.adapter.data_plane import OpenRows
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.adapter.trace_record import Asked
 from rredcot_plugin.config import RRedCoTConfig
@@ -30,7 +31,6 @@ from rredcot_plugin.integrations.verl.credit_workers import Crew
 from rredcot_plugin.integrations.verl.dump import Dumper
 from rredcot_plugin.integrations.verl.estimator import RED
 from rredcot_plugin.integrations.verl.exchange import ProbeExchange
-from rredcot_plugin.integrations.verl.plane import OpenRows
 from rredcot_plugin.integrations.verl.reading import StepReader
 from rredcot_plugin.integrations.verl.step import StepState
 from rredcot_plugin.integrations.verl.tokens import fit_width, share_with_sessions

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import torch
 
+from rredcot_plugin.adapter.data_plane import DataPlane
 from rredcot_plugin.adapter.probe_plan import ProbePlan
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.adapter.summary import BatchSummary
-from rredcot_plugin.integrations.verl.plane import DataPlane
 from rredcot_plugin.integrations.verl.sessions import RowRoles
 from rredcot_plugin.types import Segments
 
