@@ -140,7 +140,7 @@ def _pairs(runs: Sequence[Run], chosen: Sequence[tuple[bytes, tuple[int, ...]]])
 
 def _check_shared(runs: Sequence[Run], shared: set[bytes]) -> None:
     steps = [{step.step for step in run.corpus.steps} for run in runs]
-    if shared or set.intersection(*steps):
+    if shared or frozenset.intersection(*map(frozenset, steps)):
         return
     spans = "; ".join(f"{run.label}: steps {min(s)} to {max(s)}" for run, s in zip(runs, steps, strict=True))
     raise ValueError(

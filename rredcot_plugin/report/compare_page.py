@@ -124,7 +124,7 @@ def metric_of_runs(runs: Sequence[Run], title: str, how: str, number: Callable[[
         style = f"run{i % len(COLOURS)}"
         legend.append((run.label, style))
         if line:
-            body += plot.line(*zip(*line, strict=True), style)
+            body += plot.line([step for step, _ in line], [y for _, y in line], style)
             body += "".join(
                 plot.dot(step, y, style, tip=f"{run.label}, step {step}: {plain(y, 3)}") for step, y in line
             )

@@ -280,21 +280,27 @@ def make_run(folder: Path) -> None:
             writer.add_scalar("critic/score/mean", step / 10, step)
 
 
-def test_every_command_of_the_page_works(dumps: Path) -> None:
+def test_every_command_of_the_page_works(dumps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = re.findall(r"```bash\n(.*?)```", (DOCS / "guides" / "report.md").read_text("utf-8"), re.DOTALL)
     commands = [line for block in blocks for line in block.splitlines() if line.startswith("rredcot report")]
-    assert len(commands) >= 7
+    assert len(commands) >= 9
+
+    def stop(seconds: float) -> None:
+        raise KeyboardInterrupt  # what ends --watch
+
+    monkeypatch.setattr("rredcot_plugin.report.watch.time.sleep", stop)
     write(dumps / "50.jsonl", trace([0.5, -0.9], step=50))
     write(dumps / "60.jsonl", trace([0.5, -0.9], step=60))
     shutil.copy(dumps / "1.jsonl", "rollouts.scored.jsonl")
     write(Path("rollouts/1.jsonl"), {"input": "a", "output": "b", "gts": "c", "score": 1.0, "step": 1})
     for name in ("grpo", "rredcot"):
         make_run(Path("runs") / name)
+        write(Path(name) / "credit" / "1.jsonl", trace([0.5, -0.9]))
     for command in commands:
         result = run(*shlex.split(command, comments=True)[2:])
         assert result.exit_code == 0, f"{command}: {result.output}"
     assert {path.name for path in Path().glob("*.html")} == {
-        "report.html", "steps.html", "scored.html", "plain.html", "curves.html",
+        "report.html", "steps.html", "scored.html", "plain.html", "curves.html", "compared.html", "live.html",
     }  # fmt: skip
 
 
