@@ -11,7 +11,7 @@ from rredcot_plugin import segmenters as _segmenters  # noqa: F401  registers
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.credit import shapers as _shapers  # noqa: F401  registers
 from rredcot_plugin.credit.advantages import segment_gae
-from rredcot_plugin.credit.hierarchy import credit_by_level, hierarchical_gae, token_rewards
+from rredcot_plugin.credit.hierarchy import hierarchical_gae
 from rredcot_plugin.credit.redistribution import redistribute, spread_to_tokens
 from rredcot_plugin.pipeline import assign_credit
 from rredcot_plugin.registry import (
@@ -44,7 +44,6 @@ __all__ = [
     "Segments",
     "assign_credit",
     "check_segmenter",
-    "credit_by_level",
     "get_baseline",
     "get_segmenter",
     "get_shaper",
@@ -63,7 +62,6 @@ __all__ = [
     "register_value_estimator",
     "segment_gae",
     "spread_to_tokens",
-    "token_rewards",
 ]
 
 

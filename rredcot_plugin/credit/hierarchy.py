@@ -1,21 +1,18 @@
 """Credit on several levels at once (turn, step, token): whatever level is read, a trace sums to its reward.
 
 A level is a ``Segments``; levels nest when no fine segment crosses a coarse boundary, as those of the segmenter
-``nested`` do. Sums go up (`roll_up`), corrections come down (`hand_down`), tokens share what their segment has
-(`token_rewards`), and `hierarchical_gae` looks ahead by steps inside a turn and by turns behind it.
+``nested`` do. Sums go up (`roll_up`), and `hierarchical_gae` looks ahead by steps inside a turn and by turns after it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
 
 from rredcot_plugin.credit.advantages import segment_gae
-from rredcot_plugin.credit.redistribution import spread_to_tokens
 from rredcot_plugin.registry import check_number
-from rredcot_plugin.types import MASKED, Credit, Segments, check_shape
+from rredcot_plugin.types import MASKED, Segments, check_shape
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -61,74 +58,6 @@ def roll_up(per_segment: Float[Tensor, "B F"], fine: Segments, coarse: Segments)
     parent = parents(fine, coarse)
     sums = per_segment.new_zeros(len(per_segment), coarse.max_segments)
     return sums.scatter_add(1, parent.clamp(min=0), torch.where(parent > MASKED, per_segment, 0.0))
-
-
-def hand_down(
-    coarse_credit: Float[Tensor, "B C"], fine_credit: Float[Tensor, "B F"], fine: Segments, coarse: Segments
-) -> Float[Tensor, "B F"]:
-    """Fine credit, shifted so that inside each coarse segment it sums to the coarse credit.
-
-    f_i ← f_i + (c_j − Σ_{i' in j} f_i') · n_i / n_j with n the tokens of a segment: every token of the coarse
-    segment takes the same share of what is missing. Fine credit 0 spreads coarse credit over tokens evenly;
-    fine credit that already fits stays. For credit of different origin, such as Monte-Carlo values of turns over
-    cheap values of steps: the coarse level has the last word, the fine one says how it is divided.
-
-    >>> steps = Segments(torch.tensor([[0, 0, 0, 1, 2]]), torch.tensor([3]))
-    >>> turns = Segments(torch.tensor([[0, 0, 0, 0, 1]]), torch.tensor([2]))
-    >>> hand_down(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 0.2, 0.5]]), steps, turns)
-    tensor([[0.6000, 0.4000, 0.0000]])
-
-    Raises:
-        ValueError: levels that do not nest, or a shape that does not fit.
-    """
-    check_shape("coarse_credit", coarse_credit, coarse.exists.shape)
-    parent = parents(fine, coarse)
-    missing = coarse_credit - roll_up(fine_credit, fine, coarse)
-    share = fine.lengths / _of_parent(coarse.lengths, parent).clamp(min=1)
-    corrected = fine_credit + _of_parent(missing, parent) * share.to(fine_credit.dtype)
-    return torch.where(parent > MASKED, corrected, 0.0)
-
-
-def token_rewards(
-    segment_rewards: Float[Tensor, "B S"], segments: Segments, weights: Float[Tensor, "B T"] | None = None
-) -> Float[Tensor, "B T"]:
-    """The reward of each token, the finest level: r_t = r_k · w_t / Σ_{t' in k} w_t', 0 where masked.
-
-    Without ``weights`` each of the n_k tokens gets r_k / n_k, and so it does where all weights of a segment are 0.
-    Weights are any numbers ≥ 0 in any unit, such as the surprise −log π(o_t) in nats: improbable tokens, where the
-    model decided something, then carry more. Source: method.md, section 6, property 1; weights are ours.
-
-    >>> segments = Segments(torch.tensor([[0, 0, -1, 1]]), torch.tensor([2]))
-    >>> token_rewards(torch.tensor([[1.0, 0.5]]), segments)
-    tensor([[0.5000, 0.5000, 0.0000, 0.5000]])
-    >>> token_rewards(torch.tensor([[1.0, 0.5]]), segments, torch.tensor([[3.0, 1.0, 9.0, 0.0]]))
-    tensor([[0.7500, 0.2500, 0.0000, 0.5000]])
-
-    Raises:
-        ValueError: shapes that do not fit; weights that are negative or not finite on an unmasked token.
-    """
-    check_shape("segment_rewards", segment_rewards, segments.exists.shape)
-    ids = segments.segment_ids
-    even = spread_to_tokens(1.0 / segments.lengths.clamp(min=1).double(), ids)
-    share = even if weights is None else _weight_shares(weights, segments, even)
-    return spread_to_tokens(segment_rewards, ids) * share.to(segment_rewards.dtype)
-
-
-def credit_by_level(credit: Credit, levels: Sequence[Segments]) -> list[Float[Tensor, "B S"]]:
-    """Redistributed rewards at each of the ``levels``, coarse to fine; at each a trace sums to its reward.
-
-    ``levels`` are those of `NestedSegmenter.all_levels`, or any that nest; the finest may be coarser than the
-    segments of ``credit``.
-
-    Raises:
-        ValueError: levels that do not nest in each other, or the segments of ``credit`` not in the finest.
-    """
-    found: list[torch.Tensor] = []
-    rewards, fine = credit.segment_rewards, credit.segments
-    for level in reversed(levels):
-        rewards, fine = roll_up(rewards, fine, level), level
-        found.append(rewards)
-    return found[::-1]
 
 
 def hierarchical_gae(
@@ -186,21 +115,6 @@ def _over_segments(per_token: torch.Tensor, segments: Segments, how: str, empty:
     target = torch.where(segments.segment_ids > MASKED, segments.segment_ids, S)
     start = per_token.new_full((len(per_token), S + 1), empty)
     return start.scatter_reduce(1, target, per_token, how, include_self=False)[:, :-1]
-
-
-def _weight_shares(weights: torch.Tensor, segments: Segments, even: torch.Tensor) -> torch.Tensor:
-    """w_t / Σ w over the segment of t, ``even`` where that sum is 0; in float64, so that no sum overflows."""
-    ids = segments.segment_ids
-    check_shape("weights", weights, ids.shape)
-    bad = ((ids > MASKED) & ~((weights >= 0) & torch.isfinite(weights))).nonzero()
-    if len(bad):
-        row, column = bad[0].tolist()
-        raise ValueError(
-            f"weights: row {row}, column {column}: expected a finite number from 0, got {weights[row, column].item()}"
-        )
-    weights = weights.double()
-    total = spread_to_tokens(_over_segments(weights, segments, "sum", 0), ids)  # 0 where masked
-    return torch.where(total > 0, weights / torch.where(total > 0, total, 1.0), even)
 
 
 def _check_same_tokens(fine: Segments, coarse: Segments) -> None:

@@ -44,10 +44,6 @@ def nested_levels(draw: st.DrawFn) -> list[rr.Segments]:
     return levels[::-1]
 
 
-def drawn(shape: torch.Size, seed: int) -> torch.Tensor:
-    return torch.rand(shape, generator=torch.Generator().manual_seed(seed))
-
-
 def permuted(segments: rr.Segments, order: torch.Tensor) -> rr.Segments:
     return rr.Segments(segments.segment_ids[order], segments.num_segments[order])
 
@@ -61,49 +57,19 @@ def test_golden() -> None:
     credit = torch.tensor([[1.0, 2.0, 4.0, 8.0], [1.0, 2.0, 4.0, 8.0], [9.0] * 4])
     rolled = hierarchy.roll_up(credit, STEPS, TURNS)
     assert rolled.tolist() == [[3.0, 12.0, 0.0], [3.0, 4.0, 8.0], [0.0, 0.0, 0.0]]
-    wanted = torch.tensor([[6.0, 12.0, 9.0], [1.0, 4.0, 9.0], [9.0] * 3])
-    down = hierarchy.hand_down(wanted, credit, STEPS, TURNS)
-    assert down.tolist() == [[2.0, 4.0, 4.0, 8.0], [0.0, 1.0, 4.0, 9.0], [0.0] * 4]
 
 
 @settings(deadline=None)
 @given(nested_levels(), st.integers(0, 99))
 def test_every_level_sums_to_the_reward(levels: list[rr.Segments], seed: int) -> None:
-    segments, mask = levels[-1], levels[-1].segment_ids >= 0
+    segments = levels[-1]
     rewards = torch.where(segments.exists, random_values(segments, seed), torch.nan)  # padding must not matter
-    outcome = rewards.nansum(1)
-    credit = rr.Credit(torch.zeros(mask.shape), torch.zeros(mask.shape), segments, rewards, rewards, rewards)
-    by_level = hierarchy.credit_by_level(credit, levels)
-    for level, found in zip(levels, by_level, strict=True):
-        assert found.shape == level.exists.shape
-        assert torch.allclose(found.sum(1), outcome, atol=1e-5)
-        assert (found[~level.exists] == 0).all()
-    weights = torch.where(
-        mask, torch.rand(mask.shape).round(), torch.nan
-    )  # many zeros; masked ones must not matter
-    for level, found in zip(levels, by_level, strict=True):
-        for tokens in (hierarchy.token_rewards(found, level), hierarchy.token_rewards(found, level, weights)):
-            assert torch.allclose(tokens.sum(1), outcome, atol=1e-5)
-            assert (tokens[~mask] == 0).all()
-            everything = rr.Segments(torch.where(mask, mask.cumsum(1) - 1, -1), mask.sum(1))
-            per_token = torch.zeros(everything.exists.shape)
-            per_token[everything.exists] = tokens[mask]
-            assert torch.allclose(hierarchy.roll_up(per_token, everything, level), found, atol=1e-5)
-
-
-@settings(deadline=None)
-@given(nested_levels(), st.integers(0, 99))
-def test_what_is_handed_down_adds_up_and_what_fits_stays(levels: list[rr.Segments], seed: int) -> None:
-    _, coarse, fine = levels
-    wanted, credit = random_values(coarse, seed), random_values(fine, seed + 1)
-    corrected = hierarchy.hand_down(wanted, credit, fine, coarse)
-    total = hierarchy.roll_up(corrected, fine, coarse)
-    assert torch.allclose(total[coarse.exists], wanted[coarse.exists], atol=1e-5)
-    assert (corrected[~fine.exists] == 0).all()
-    assert torch.allclose(hierarchy.hand_down(total, corrected, fine, coarse), corrected, atol=1e-5)
-    even = hierarchy.hand_down(wanted, torch.zeros_like(credit), fine, coarse)
-    tokens = hierarchy.token_rewards(even, fine)
-    assert torch.allclose(tokens, hierarchy.token_rewards(wanted, coarse), atol=1e-5)
+    outcome, fine = rewards.nansum(1), segments
+    for level in reversed(levels):
+        rewards, fine = hierarchy.roll_up(rewards, fine, level), level
+        assert rewards.shape == level.exists.shape
+        assert torch.allclose(rewards.sum(1), outcome, atol=1e-5)
+        assert (rewards[~level.exists] == 0).all()
 
 
 def hierarchical_gae_reference(deltas: list[float], parent: list[int], lam_fine: float, lam_coarse: float) -> list:
@@ -167,26 +133,16 @@ def test_permuting_rows_permutes(levels: list[rr.Segments], seed: int) -> None:
     _, coarse, fine = levels
     order = torch.randperm(len(fine.num_segments), generator=torch.Generator().manual_seed(seed))
     fine_p, coarse_p = permuted(fine, order), permuted(coarse, order)
-    f, c, w = random_values(fine, seed), random_values(coarse, seed), drawn(fine.segment_ids.shape, seed)
+    f = random_values(fine, seed)
     for found, again in (
         (hierarchy.parents(fine, coarse), hierarchy.parents(fine_p, coarse_p)),
         (hierarchy.roll_up(f, fine, coarse), hierarchy.roll_up(f[order], fine_p, coarse_p)),
-        (hierarchy.hand_down(c, f, fine, coarse), hierarchy.hand_down(c[order], f[order], fine_p, coarse_p)),
-        (hierarchy.token_rewards(f, fine, w), hierarchy.token_rewards(f[order], fine_p, w[order])),
         (
             hierarchy.hierarchical_gae(f, fine, coarse, 0.5, 0.9),
             hierarchy.hierarchical_gae(f[order], fine_p, coarse_p, 0.5, 0.9),
         ),
     ):
         assert torch.equal(found[order], again)
-
-
-def test_weights_without_weight_are_even_and_huge_or_tiny_ones_do_not_break_the_sum() -> None:
-    segments = segments_of([0, 0, 1, 1, 2, 2])
-    weights = torch.tensor([[0.0, 0.0, 3e38, 3e38, 1e-45, 3e-45]])
-    found = hierarchy.token_rewards(torch.tensor([[1.0, 2.0, 4.0]]), segments, weights)
-    assert found[0, :4].tolist() == [0.5, 0.5, 1.0, 1.0]
-    assert float(found[0, 4] + found[0, 5]) == pytest.approx(4.0)
 
 
 def test_what_does_not_fit_is_refused() -> None:
@@ -204,25 +160,11 @@ def test_what_does_not_fit_is_refused() -> None:
         hierarchy.parents(STEPS, segments_of([0]))
     with pytest.raises(ValueError, match="per_segment: expected shape"):
         hierarchy.roll_up(torch.zeros(3, 3), STEPS, TURNS)
-    with pytest.raises(ValueError, match="coarse_credit: expected shape"):
-        hierarchy.hand_down(torch.zeros(3, 4), torch.zeros(3, 4), STEPS, TURNS)
-    with pytest.raises(ValueError, match="segment_rewards: expected shape"):
-        hierarchy.token_rewards(torch.zeros(3, 3), STEPS)
     with pytest.raises(ValueError, match="deltas: expected shape"):
         hierarchy.hierarchical_gae(torch.zeros(3, 3), STEPS, TURNS, 1.0, 1.0)
     for bad in ({"lam_fine": 1.5, "lam_coarse": 1.0}, {"lam_fine": 1.0, "lam_coarse": -0.5}):
         with pytest.raises(ValueError, match=r"lam_(fine=1.5|coarse=-0.5)"):
             hierarchy.hierarchical_gae(torch.zeros(3, 4), STEPS, TURNS, **bad)
-
-
-@pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf")])
-def test_bad_weights_are_refused(bad: float) -> None:
-    weights = torch.ones(3, 6)
-    weights[1, 5] = weights[2] = bad  # masked: no matter
-    hierarchy.token_rewards(torch.zeros(3, 4), STEPS, weights)
-    weights[1, 2] = bad
-    with pytest.raises(ValueError, match=r"weights: row 1, column 2: expected a finite number from 0"):
-        hierarchy.token_rewards(torch.zeros(3, 4), STEPS, weights)
 
 
 class Halves:
@@ -374,8 +316,8 @@ def test_turns_and_lines_of_an_agent_in_the_pipeline() -> None:
         {"segmenter": "nested", "segmenter_kwargs": {"levels": ["turn", "newline"]}}
     )
     credit = rr.assign_credit(rollouts, config, values=torch.tensor([[0.5, 0.7, 0.1, 0.9]] * 2))
-    by_turn, by_line = hierarchy.credit_by_level(credit, [turns, lines])
-    assert torch.equal(by_line, credit.segment_rewards)
+    by_turn = hierarchy.roll_up(credit.segment_rewards, credit.segments, turns)
+    assert torch.equal(credit.segments.segment_ids, lines.segment_ids)
     assert torch.allclose(by_turn.sum(1), rollouts.outcomes)
 
 
