@@ -96,9 +96,9 @@ def zero_values(batch: Batch) -> torch.Tensor:
 
 OTB = ("index", "old_log_probs", "sum_pi_squared")
 STD, NO_STD = AlgoConfig(norm_adv_by_std_in_grpo=True), AlgoConfig(norm_adv_by_std_in_grpo=False)
-OWN = "the trace's own reward is part of its baseline"
-DIVIDED = "divided by the group's standard deviation, which depends on the trace's own reward"
-WHITENED = "whitened by the mean and the standard deviation of the batch's tokens, own ones included"
+OWN = "own reward in the baseline"
+DIVIDED = "divided by the group's standard deviation"
+WHITENED = "whitened by the batch"
 
 VERL: dict[str, Estimator] = {
     "gae": Estimator(registered("gae", "values", gamma=1.0, lam=1.0), f"exact values, λ=1; {WHITENED}", True),
@@ -106,7 +106,7 @@ VERL: dict[str, Estimator] = {
     "grpo": Estimator(registered("grpo", "index"), f"{OWN} (a factor); {DIVIDED}"),
     "grpo_no_std": Estimator(
         registered("grpo", "index", norm_adv_by_std_in_grpo=False),
-        "the group's mean includes the own reward: a factor (N−1)/N, direction exact",
+        f"{OWN}: a factor (N−1)/N",
     ),
     "grpo_vectorized": Estimator(registered("grpo_vectorized", "index"), "as grpo"),
     "grpo_passk": Estimator(
@@ -118,19 +118,17 @@ VERL: dict[str, Estimator] = {
     "rloo": Estimator(registered("rloo", "index"), "the mean of the others"),
     "rloo_vectorized": Estimator(registered("rloo_vectorized", "index"), "the mean of the others"),
     "remax": Estimator(registered("remax", "reward_baselines"), "the reward of a separate greedy rollout"),
-    "opo": Estimator(
-        registered("opo", "index"), f"{OWN}, weighted by its own length: a factor that varies with the length"
-    ),
+    "opo": Estimator(registered("opo", "index"), f"{OWN}, weighted by length"),
     "optimal_token_baseline": Estimator(
         registered("optimal_token_baseline", *OTB),
-        f"{OWN}, weighted by its own tokens' W_t, the token that is credited included",
+        f"{OWN}, weighted by token",
     ),
     "tir_optimal_token_baseline": Estimator(
-        registered("tir_optimal_token_baseline", *OTB), "as optimal_token_baseline where no token is masked"
+        registered("tir_optimal_token_baseline", *OTB), "the same where no token is masked"
     ),
     "gpg": Estimator(
         registered("gpg", "index"),
-        f"{OWN} (a factor); times B over the number of nonzero rewards in the batch",
+        f"{OWN} (a factor); times B over the nonzero rewards of the batch",
         True,
     ),
     "reinforce_plus_plus": Estimator(

@@ -21,13 +21,13 @@ from rredcot_plugin.types import Rollouts
 PAST_STEPS, PAST_PROMPTS, PAST_GROUP = 4, 8, 8
 TOKENS: dict[str, Any] = {"segmenter": "fixed", "segmenter_kwargs": {"tokens": 1}}
 WHOLE: dict[str, Any] = {"segmenter": "none", "calibrate": "none"}
-FITTED = "fitted on past steps; a function of the prefix and of the group's other rollouts"
+FITTED = "a function of the prefix and of other rollouts"
 OTHERS = "the others' mean, weighted by the gradient's length"
-DIVIDED_TOO = "the same, divided by the group's standard deviation, as verl divides for GRPO"
+DIVIDED_TOO = "divided by the group's standard deviation"
 
 VARIANTS: dict[str, tuple[dict[str, Any], str]] = {
     "rredcot_value": (TOKENS | {"scale": "none", "baseline": "value"}, FITTED),
-    "rredcot_no_std": (TOKENS | {"scale": "none"}, f"baseline: least_variance, the default; {FITTED}"),
+    "rredcot_no_std": (TOKENS | {"scale": "none"}, FITTED),
     "rredcot": (TOKENS | {"scale": "group_std"}, DIVIDED_TOO),
     "rredcot_trace": (
         TOKENS | {"scale": "none", "baseline": "trace", "calibrate": "none"},
@@ -35,7 +35,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "rredcot_token": (WHOLE | {"scale": "none", "baseline": "token"}, f"{OTHERS} up to the token"),
     "rredcot_token_std": (WHOLE | {"scale": "group_std", "baseline": "token"}, DIVIDED_TOO),
-    "rredcot_none": (WHOLE | {"scale": "none"}, "one segment per trace is verl's grpo_no_std, by design"),
+    "rredcot_none": (WHOLE | {"scale": "none"}, "verl's grpo_no_std, by design"),
 }
 """Name → options on top of the defaults, and why the expectation is the gradient, or is not."""
 

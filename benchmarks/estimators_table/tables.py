@@ -65,24 +65,24 @@ def verdict(summary: Summary, name: str, sizes: Sequence[int]) -> str:
 
 
 def enumerated_table(summary: Summary, names: Sequence[str], sizes: Sequence[int]) -> str:
+    """Exact over all sizes of a group; the numbers are those of the largest."""
     largest = sizes[-1]
-    order = " · ".join(f"{n}" for n in sizes)
     header = [
-        "estimator",
+        f"groups of {largest}",
         "exact",
-        f"size, N = {order}",
-        f"angle, worst prompt, N = {order}",
-        f"angle, batch of prompts, N = {order}",
-        f"worst prompt, `token-mean`, N = {largest}",
-        f"signal / variance, N = {largest}",
+        "size",
+        "angle, worst prompt",
+        "angle, batch of prompts",
+        "worst prompt, `token-mean`",
+        "signal / variance",
         "why",
     ]
     rows = []
     for name in names:
         cells = [label(name), verdict(summary, name, sizes)]
-        cells.append(" · ".join(signed(summary[f"size/{name}/{n}"]["value"]) for n in sizes))
-        cells.append(" · ".join(angle(summary[f"degrees/{name}/{n}"]["high"]) for n in sizes))
-        cells.append(" · ".join(with_error(summary[f"batch_degrees/{name}/{n}"]) for n in sizes))
+        cells.append(signed(summary[f"size/{name}/{largest}"]["value"]))
+        cells.append(angle(summary[f"degrees/{name}/{largest}"]["high"]))
+        cells.append(with_error(summary[f"batch_degrees/{name}/{largest}"]))
         cells.append(angle(summary[f"token_mean_degrees/{name}/{largest}"]["high"]))
         cells.append(f"{summary[f'batch_snr_vs_grpo/{name}/{largest}']['value']:.2f}")
         rows.append([*cells, REASONS[name]])
