@@ -21,7 +21,7 @@ def explain(
     what: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[SCRIPT] [KEY=VALUE]...",
+            metavar="SCRIPT|KEY=VALUE",
             help="A script that starts verl; or options of algorithm.rredcot, or any overrides of verl's configuration.",
         ),
     ] = None,

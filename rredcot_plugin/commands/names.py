@@ -42,6 +42,7 @@ def list_names(
     for title, names, key in (
         ("Advantage estimators", ADVANTAGE_ESTIMATORS, "algorithm.adv_estimator"),
         ("Probe backends", PROBE_BACKENDS, "algorithm.rredcot.probe_backend"),
+        ("Presets", tuple(PRESETS), "algorithm.rredcot.preset, see --presets"),
     ):
         console.print(Text.assemble((title, "bold"), f"  {', '.join(names)}  ", (key, "dim")))
 
