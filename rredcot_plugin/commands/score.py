@@ -96,7 +96,7 @@ def score(
     except (ValueError, OSError, RuntimeError) as error:
         errors.print(Text(_reason(model, error)), soft_wrap=True)
         raise typer.Exit(1) from error
-    _tell_result(settings.out, result, console)
+    _tell_result(settings, result, console)
     tell_left_out(rollouts, result.left_out, errors)
     if result.left_out:
         raise typer.Exit(1)
@@ -155,11 +155,12 @@ def _bar(console: Console) -> Iterator[Any]:
         yield show
 
 
-def _tell_result(out: Path, result: ScoreResult, console: Console) -> None:
+def _tell_result(settings: ScoreSettings, result: ScoreResult, console: Console) -> None:
     from rredcot_plugin.report.findings import findings
     from rredcot_plugin.report.statistics import Statistics
     from rredcot_plugin.report.traces import read_dumps
 
+    out = settings.out
     if not out.stat().st_size:
         console.print("no rollout could be scored", style="bold red")
         return
@@ -168,7 +169,7 @@ def _tell_result(out: Path, result: ScoreResult, console: Console) -> None:
     traces = read_dumps(out)
     console.print(summary_table(traces, result.metrics))
     numbers = Statistics.of(traces)
-    for warning in findings(numbers.steps(), numbers.bias()):
+    for warning in findings(numbers.steps(), numbers.bias(), calibrated=settings.config.calibrate != "none"):
         console.print(Text(f"warning: {warning}", style="yellow"), soft_wrap=True)
     console.print(Text(str(out)), soft_wrap=True)
 

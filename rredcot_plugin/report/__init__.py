@@ -12,7 +12,13 @@
 | `report_page`     | the page of `rredcot report`: lead, overview, filters and traces                  |
 | `plots`, `svg`    | its pictures as inline SVG, without matplotlib                                    |
 | `controls`, `report.js`, `report.css` | its filters, the one script, its style                        |
+| `compare`, `compare_page` | runs side by side: numbers, options, traces of the prompts they share     |
+| `findings`        | what is wrong with the numbers, each with what to do                              |
+| `options`         | the options that files were made with, where they say so                          |
+| `watch`           | a page that is written again while a run goes on                                  |
 | `html`            | traces coloured by segment credit, with a value curve under each                  |
+| `colour`          | how strongly, by credit or by advantage, and the control between them             |
+| `why`             | the answers that were probed at the boundaries; why siblings differ in V̂          |
 | `fold`, `value_curve` | long texts folded; the expected reward along a trace                          |
 | `page`, `page.html`, `page.css` | the page around them: light and dark colours, what it may load      |
 | `terminal`, `terminal_report` | one trace, or a whole report, with rich                               |

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rredcot_plugin.report.corpus import Corpus
+from rredcot_plugin.report.options import read_options
 from rredcot_plugin.report.read_corpus import (
     MAX_BYTES,
     MAX_TRACES,
@@ -22,14 +21,9 @@ from rredcot_plugin.report.read_corpus import (
 from rredcot_plugin.report.select import Group
 from rredcot_plugin.report.traces import Trace
 
-ABOUT = "run.json"
-"""What a folder of dumps says of its run."""
-
 MOST_RUNS = 4
 PER_PROMPT = 3
 """Traces shown of a prompt and a run."""
-
-LONGEST_OPTION = 60
 
 Prompts = dict[bytes, dict[int, tuple[float, int]]]
 """Digest of a prompt -> step -> sum of known rewards, and how many."""
@@ -147,31 +141,3 @@ def _check_shared(runs: Sequence[Run], shared: set[bytes]) -> None:
         f"compare: expected runs with a step or a prompt in common, got neither ({spans}); take runs on the same data, "
         "or one report each"
     )
-
-
-def read_options(path: Path) -> dict[str, str]:
-    """The options of a run as texts: ``run.json`` of a folder of dumps, or what `rredcot score` wrote beside its file.
-
-    Empty where there is no such file, or none that can be read.
-    """
-    folder = path if path.is_dir() else path.parent
-    for file in (path.with_name(path.name + ".meta.json"), folder / ABOUT):
-        try:
-            found = json.loads(file.read_text("utf-8"))
-        except (OSError, ValueError, RecursionError):
-            continue
-        return {name: _shown(value) for name, value in _flat(found)}
-    return {}
-
-
-def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping) and value:
-        for key, entry in value.items():
-            yield from _flat(entry, f"{name}.{key}" if name else str(key))
-    else:
-        yield name, value
-
-
-def _shown(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= LONGEST_OPTION else text[:LONGEST_OPTION] + " …"

@@ -104,6 +104,8 @@ class Corpus:
     """All lines left out; ``problems`` names the first few."""
     bias: Interval | None = None
     """Mean of V̂ − R at the boundaries after the prompts, of all steps; None where there are none."""
+    calibrated: bool = True
+    """False where all files say that their values are raw (``calibrate: none``)."""
 
 
 HISTOGRAMS = {

@@ -13,31 +13,38 @@ FEW_SEGMENTS = 3.0
 """Mean segments of a trace below which there is little credit within traces."""
 
 
-def findings(steps: Sequence[StepSummary], bias: Interval | None) -> list[str]:
-    """Sentences about what is wrong with the numbers of these steps, each with what to do; none if nothing is."""
+def findings(steps: Sequence[StepSummary], bias: Interval | None, *, calibrated: bool = True) -> list[str]:
+    """Sentences about what is wrong with the numbers of these steps, each with what to do; none if nothing is.
+
+    ``calibrated``: whether the values are, or may be; raw ones need no prompts to be fitted on, and a bias is expected
+    of them.
+    """
     scored = [step for step in steps if math.isfinite(step.squared_error)]
-    return [*_calibration(scored), *_bias(bias), *_segments(scored)]
+    of_fit = [*_few_prompts(scored), *_bias(bias)] if calibrated else []
+    return [*_errors(scored), *of_fit, *_segments(scored)]
 
 
-def _calibration(steps: Sequence[StepSummary]) -> list[str]:
-    """Values worse than a constant, and the usual reason for it."""
-    found = []
-    few = [step for step in steps if 0 < step.prompts < FEW_PROMPTS]
+def _errors(steps: Sequence[StepSummary]) -> list[str]:
     error, constant = _mean(s.squared_error for s in steps), _mean(s.constant for s in steps)
-    if error > constant:
-        found.append(
-            f"V̂ is worse than a constant: its mean squared error is {plain(error)}, that of the mean reward of a step "
-            f"{plain(constant)}."
-        )
-    if few:
-        least = min(few, key=lambda step: step.prompts)
-        where = f"at {len(few):,} of {len(steps):,} steps" if len(steps) > 1 else "here"
-        found.append(
-            f"Calibration had too few prompts {where} ({least.prompts} at step {least.step}): V̂ of a trace is fitted on "
-            f"other prompts, so fewer than {FEW_PROMPTS} give rough values. Take more prompts per step, or "
-            "calibrate=none and read V̂ as the probability of answering right at once."
-        )
-    return found
+    if not error > constant:
+        return []
+    return [
+        f"V̂ is worse than a constant: its mean squared error is {plain(error)}, that of the mean reward of a step "
+        f"{plain(constant)}."
+    ]
+
+
+def _few_prompts(steps: Sequence[StepSummary]) -> list[str]:
+    few = [step for step in steps if 0 < step.prompts < FEW_PROMPTS]
+    if not few:
+        return []
+    least = min(few, key=lambda step: step.prompts)
+    where = f"at {len(few):,} of {len(steps):,} steps" if len(steps) > 1 else "here"
+    return [
+        f"Calibration had too few prompts {where} ({least.prompts} at step {least.step}): V̂ of a trace is fitted on other "
+        f"prompts, so fewer than {FEW_PROMPTS} give rough values. Take more prompts per step, or calibrate=none and "
+        "read V̂ as the probability of answering right at once."
+    ]
 
 
 def _bias(bias: Interval | None) -> list[str]:

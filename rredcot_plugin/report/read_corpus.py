@@ -12,6 +12,7 @@ from rredcot_plugin.offline.json_lines import UNREADABLE, json_object, reason_of
 from rredcot_plugin.offline.rollout_record import found_keys, read_rollout
 from rredcot_plugin.report.choice import Candidate, Choice, Entry, Place
 from rredcot_plugin.report.corpus import Corpus, Problem
+from rredcot_plugin.report.options import CALIBRATE, read_options
 from rredcot_plugin.report.select import Group
 from rredcot_plugin.report.statistics import Statistics
 from rredcot_plugin.report.traces import Trace, read_trace
@@ -85,6 +86,7 @@ def read_corpus(
         problems=tuple(reading.problems),
         num_problems=reading.num_problems,
         bias=numbers.bias(),
+        calibrated=any(read_options(path).get(CALIBRATE) != "none" for path in paths),
     )
 
 

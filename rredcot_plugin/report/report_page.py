@@ -162,7 +162,10 @@ def _overview(corpus: Corpus, curves: Sequence[Curve]) -> str:
             reasons.setdefault(picture.missing, []).append(picture.title)
     left_out = "; ".join(f"{', '.join(titles)} ({reason})" for reason, titles in reasons.items())
     missing = f'<p class="note">Not drawn: {escape(left_out)}.</p>' if left_out else ""
-    said = "".join(f'<p class="call">{escape(text)}</p>' for text in findings(corpus.steps, corpus.bias))
+    said = "".join(
+        f'<p class="call">{escape(text)}</p>'
+        for text in findings(corpus.steps, corpus.bias, calibrated=corpus.calibrated)
+    )
     return f'{said}<div class="pictures">{drawn}</div>{missing}{_step_table(corpus.steps)}{_bin_table(corpus.calibration)}'
 
 

@@ -31,7 +31,10 @@ def render_corpus(
         Text(f"{corpus.num_traces:,} traces in {corpus.num_groups:,} groups", style="bold"),
         *(Text(visible(source), style="dim") for source in corpus.sources[:FEW_SOURCES]),
         *(Text(visible(note), style="dim") for note in notes),
-        *(Text(f"! {text}", style="yellow") for text in findings(corpus.steps, corpus.bias)),
+        *(
+            Text(f"! {text}", style="yellow")
+            for text in findings(corpus.steps, corpus.bias, calibrated=corpus.calibrated)
+        ),
         _heading("Steps"),
         _steps(corpus.steps),
     ]

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from rredcot_plugin.commands.report import name_runs
-from rredcot_plugin.report.compare import compare_runs, read_options
+from rredcot_plugin.report.compare import compare_runs
 from rredcot_plugin.report.compare_page import render_comparison
+from rredcot_plugin.report.options import read_options
 from rredcot_plugin.report.watch import signature, watch
 from tests.unit.test_report_command import ATTACK, Elements, run, trace, write
 
@@ -148,6 +149,13 @@ def test_options_of_scored_files_and_broken_ones(tmp_path: Path) -> None:
     assert len(found["options.long"]) < 70
     (tmp_path / "x.jsonl.meta.json").write_text("{half")
     assert read_options(scored) == {}
+
+
+def test_raw_values_are_not_blamed_on_calibration(tmp_path: Path) -> None:
+    folder = dump(tmp_path / "a", 1, 2)
+    assert "Calibration had too few prompts" in run(folder, "--terminal").stdout
+    (folder / "run.json").write_text('{"options": {"calibrate": "none"}}')
+    assert "Calibration had too few prompts" not in run(folder, "--terminal").stdout
 
 
 def test_hostile_runs_stay_texts(tmp_path: Path) -> None:

@@ -129,6 +129,43 @@ def test_end_to_end(rollouts: Path) -> None:
     assert [record["line"] for record in records(rollouts.with_suffix(".scored.jsonl"))] == list(range(1, 13))
 
 
+def test_few_prompts_and_few_segments_are_warned_of(rollouts: Path, tmp_path: Path) -> None:
+    few = score(rollouts, "-o", str(tmp_path / "few.jsonl"), "--set", "segmenter=think_answer")
+    assert few.exit_code == 0, few.output
+    assert "warning: Calibration had too few prompts here (3 at step 0)" in few.stdout
+    assert "segments on average" in few.stdout and "segmenter=newline" in few.stdout
+    lines = score(
+        rollouts,
+        "-o",
+        str(tmp_path / "lines.jsonl"),
+        "--set",
+        "segmenter=fixed",
+        "--set",
+        "segmenter_kwargs.tokens=4",
+        "--set",
+        "calibrate=none",
+    )
+    assert lines.exit_code == 0, lines.output
+    assert "segments on average" not in lines.stdout
+    assert "Calibration" not in lines.stdout
+
+
+def test_scored_rollouts_hold_the_probed_answers(raw: Path, demo) -> None:
+    """The probability of an answer at a boundary is what the raw value of ``support`` is made of."""
+    for record in records(raw):
+        if not record.get("proposals"):
+            continue
+        assert len(record["proposals"]) <= 8
+        for i, segment in enumerate(record["segments"]):
+            assert len(segment["probabilities"]) == len(record["proposals"])
+            asked = [p for p in segment["probabilities"] if p is not None]
+            assert bool(asked) == (i > 0), "the prompt has the mean of its group"
+            if i and all(one["kind"] == "group" for one in record["proposals"]):
+                worth = sum(p * one["utility"] for p, one in zip(asked, record["proposals"], strict=True))
+                assert segment["value"] == pytest.approx(worth, abs=2e-3)
+    assert any(record.get("proposals") for record in records(raw))
+
+
 def test_values_equal_probe_log_probs_computed_by_hand(raw: Path, demo) -> None:
     model, tokenizer = demo
     question, (_, (right, wrong)) = next(iter(PROBLEMS.items()))
