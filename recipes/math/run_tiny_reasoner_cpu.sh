@@ -8,7 +8,6 @@
 # twice and draws it; all other knobs are those of rredcot_plugin/tiny/train_cpu.sh.
 set -euo pipefail
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-PLUGIN=$(cd "$HERE/../../rredcot_plugin" && pwd)
 
 # ---- knobs ----
 ADV_ESTIMATOR=${ADV_ESTIMATOR:-rredcot}            # rredcot | grpo
@@ -22,6 +21,11 @@ export LR=${LR:-2e-4}                              # a model this small, trained
 export TOTAL_STEPS=${TOTAL_STEPS:-30} SEED=${SEED:-0}
 export TEST_FREQ=${TEST_FREQ:-$TOTAL_STEPS}
 
+PLUGIN=$HERE/../../rredcot_plugin
+if [[ ! -d $PLUGIN ]]; then                        # this file lies elsewhere: the installed package has the model
+  PLUGIN=$("$PYTHON" -c 'import importlib.util as u; print(u.find_spec("rredcot_plugin").submodule_search_locations[0])')
+fi
+PLUGIN=$(cd "$PLUGIN" && pwd)
 export MODEL_PATH=${MODEL_PATH:-$PLUGIN/tiny/checkpoint}
 export TRAIN_FILE=${TRAIN_FILE:-$DATA_DIR/train.parquet} VAL_FILE=${VAL_FILE:-$DATA_DIR/val.parquet}
 export REWARD_PATH=${REWARD_PATH:-$PLUGIN/demo/reward.py} # answers behind ####, lists of numbers among them

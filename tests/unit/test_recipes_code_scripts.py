@@ -97,7 +97,8 @@ def test_links_of_the_page_lead_somewhere() -> None:
 
 
 def test_knobs_on_the_page_are_knobs_of_a_script() -> None:
-    scripts = "".join(script.read_text() for script in SCRIPTS)
+    files = [*SCRIPTS, CODE / "sandbox.sh", RECIPES / "common.sh"]
+    scripts = "".join(file.read_text() for file in files)
     known = {*re.findall(r"\$\{([A-Z_0-9]+):-", scripts)}
     named = {*re.findall(r"`([A-Z][A-Z_0-9]*_[A-Z_0-9]+)(?:=[^`]*)?`", (CODE / "README.md").read_text())}
     assert named <= known, named - known

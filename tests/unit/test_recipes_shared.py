@@ -1,0 +1,108 @@
+"""recipes/common.sh: what the scripts share is written once, and reaches verl in every one of them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.unit.recipe_scripts import RECIPES, Argv, argv_reader
+
+COMMON = RECIPES / "common.sh"
+SANDBOX = RECIPES / "code/sandbox.sh"
+SCRIPTS = sorted(RECIPES.glob("*/run_*.sh"))
+OWN = [path for path in SCRIPTS if 'source "$HERE/../common.sh"' in path.read_text()]
+OVERRIDE = re.compile(r"(?:^|[(\s])\+?((?:algorithm|data|reward|actor_rollout_ref|trainer)\.[a-z_.0-9]+)=")
+KNOB = re.compile(r"^(?:export )?([A-Z_0-9]+)=\$\{\1:-", re.MULTILINE)
+NOT_IN_THE_ARGUMENTS = {"PYTHON", "RREDCOT_CODE_SECONDS", "RREDCOT_SANDBOX", "RREDCOT_TRUST_CODE"}
+"""The program itself, and what the sandbox reads from the environment."""
+
+EXPECTED = {  # model, prompts per step and update, tokens of prompt, response, update and log-prob pass, rate, samples
+    "math/run_qwen3_4b_fsdp2_vllm.sh": ("Qwen/Qwen3-4B", 64, 32, 1024, 25000, 26024, 26024, "1e-6", 8),
+    "math/run_qwen3_4b_megatron_vllm.sh": ("Qwen/Qwen3-4B", 64, 32, 1024, 8192, 9216, 18432, "1e-6", 8),
+    "math/run_qwen25_math_1p5b_fsdp2_vllm.sh": (
+        "Qwen/Qwen2.5-Math-1.5B", 128, 64, 1024, 3072, 16384, 16384, "1e-6", 1,
+    ),
+    "math/run_r1_distill_1p5b_lora_vllm.sh": (
+        "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", 32, 16, 512, 3584, 8192, 8192, "1e-5", 4,
+    ),
+    "code/run_qwen25_coder_1p5b_fsdp2_vllm.sh": (
+        "Qwen/Qwen2.5-Coder-1.5B-Instruct", 128, 64, 1024, 2048, 12288, 12288, "1e-6", 1,
+    ),
+    "code/run_qwen3_4b_code_fsdp2_vllm.sh": ("Qwen/Qwen3-4B", 64, 32, 2048, 16384, 18432, 18432, "1e-6", 4),
+}  # fmt: skip
+KEYS = (
+    "actor_rollout_ref.model.path",
+    "data.train_batch_size",
+    "actor_rollout_ref.actor.ppo_mini_batch_size",
+    "data.max_prompt_length",
+    "data.max_response_length",
+    "actor_rollout_ref.actor.ppo_max_token_len_per_gpu",
+    "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu",
+    "actor_rollout_ref.actor.optim.lr",
+    "actor_rollout_ref.rollout.val_kwargs.n",
+)
+EVERYWHERE = (
+    "algorithm.norm_adv_by_std_in_grpo=True",
+    "actor_rollout_ref.actor.clip_ratio_high=0.28",
+    "actor_rollout_ref.actor.loss_agg_mode=token-mean",
+    "actor_rollout_ref.actor.use_kl_loss=False",
+    "actor_rollout_ref.rollout.n=8",
+    "actor_rollout_ref.rollout.temperature=1.0",
+    "actor_rollout_ref.rollout.calculate_log_probs=True",
+    "data.seed=42",
+    "trainer.total_training_steps=300",
+)
+
+
+def name_of(script: Path) -> str:
+    return f"{script.parent.name}/{script.name}"
+
+
+@pytest.fixture(scope="module")
+def argv_of(tmp_path_factory: pytest.TempPathFactory) -> Argv:
+    return argv_reader(tmp_path_factory.mktemp("stubs"))
+
+
+def test_the_table_knows_every_script() -> None:
+    assert sorted(map(name_of, OWN)) == sorted(EXPECTED)
+
+
+@pytest.mark.parametrize("script", OWN, ids=name_of)
+def test_what_is_shared_is_not_repeated(script: Path) -> None:
+    shared = set(OVERRIDE.findall(COMMON.read_text())) | set(OVERRIDE.findall(SANDBOX.read_text()))
+    assert len(shared) > 45
+    assert not shared & set(OVERRIDE.findall(script.read_text()))
+    assert len(script.read_text().splitlines()) < 70
+
+
+@pytest.mark.parametrize("script", OWN, ids=name_of)
+def test_the_settings_of_a_script_reach_verl(script: Path, argv_of: Argv) -> None:
+    argv = argv_of(script)
+    given = dict(item.split("=", 1) for item in argv)
+    assert tuple(given[key] for key in KEYS) == tuple(map(str, EXPECTED[name_of(script)]))
+    assert set(EVERYWHERE) <= set(argv)
+    assert given["reward.custom_reward_function.path"] == str(script.parent / "reward.py")
+    assert given["trainer.project_name"] == f"rredcot_{script.parent.name}"
+
+
+@pytest.mark.parametrize("script", OWN, ids=name_of)
+def test_no_override_is_given_twice_and_those_that_follow_are_last(script: Path, argv_of: Argv) -> None:
+    argv = argv_of(script, "trainer.total_epochs=3", "+a.b=[c, d]")
+    assert argv[-2:] == ("trainer.total_epochs=3", "+a.b=[c, d]")
+    assert max(Counter(item.split("=", 1)[0] for item in argv[:-2]).values()) == 1
+
+
+@pytest.mark.parametrize("script", OWN, ids=name_of)
+def test_every_knob_reaches_verl(script: Path, argv_of: Argv) -> None:
+    sourced = [COMMON, *([SANDBOX] if "sandbox.sh" in script.read_text() else [])]
+    knobs = {knob for path in (script, *sourced) for knob in KNOB.findall(path.read_text())}
+    assert len(knobs) > 25
+    values = {knob: str(9001 + i) for i, knob in enumerate(sorted(knobs - NOT_IN_THE_ARGUMENTS))}
+    values["ADV_ESTIMATOR"] = "rredcot_9000"
+    files = {knob: values.pop(knob) for knob in ("TRAIN_FILES", "VAL_FILES")}  # these stand in for DATA_DIR
+    for given in (values, files):
+        argv = " ".join(argv_of(script, **given))
+        assert not {knob for knob, value in given.items() if value not in argv}
