@@ -14,6 +14,7 @@ from rredcot_plugin.commands.explain import explain
 from rredcot_plugin.commands.filter import filter_rollouts
 from rredcot_plugin.commands.names import list_names
 from rredcot_plugin.commands.plan import plan
+from rredcot_plugin.commands.recipe import recipe
 from rredcot_plugin.commands.report import report
 from rredcot_plugin.commands.score import score
 
@@ -51,3 +52,4 @@ app.command("dry-run")(dry_run)
 app.command("report")(report)
 app.command("plan")(plan)
 app.command("explain")(explain)
+app.add_typer(recipe, name="recipe")
