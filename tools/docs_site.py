@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[1]
 TAKEN = "source"
 LINK = re.compile(r"(?<=\]\()([^)#:\s]+)((?:#[^)\s]*)?)(?=\))")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+INTERVAL = re.compile(r"<td>(?=[^<]{0,12}\d[^<]{0,4} ?\[[^<]{1,20}\]</td>)")
 FORMULA = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
 
 
@@ -88,10 +89,10 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
 
 def on_page_content(content: str, **_: Any) -> str:
-    """LaTeX as MathML."""
+    """LaTeX as MathML; a number and its interval stay on one line."""
 
     def rendered(found: re.Match[str]) -> str:
         latex = html.unescape(found[2]).strip()
         return convert(latex[2:-2], display="block" if found[1] == "div" else "inline")
 
-    return FORMULA.sub(rendered, content)
+    return INTERVAL.sub('<td class="interval">', FORMULA.sub(rendered, content))
