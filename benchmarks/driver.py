@@ -41,7 +41,7 @@ from rredcot_plugin.adapter.summary import BatchSummary
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.integrations.verl import transfer_fields
 from rredcot_plugin.integrations.verl.batch import BatchSource, tokenless
-from rredcot_plugin.integrations.verl.credit_workers import Crew
+from rredcot_plugin.integrations.verl.credit_workers import CreditWorkers
 from rredcot_plugin.pipeline import assign_credit
 from rredcot_plugin.text.alignment import TokenBytes
 from rredcot_plugin.text.encoding import ProbeEncoder
@@ -75,7 +75,7 @@ class Step:
     ) -> None:
         self.config = RRedCoTConfig(credit_workers=workers, value_kwargs={"max_proposals": proposals})
         self.source, self.lengths = source, lengths
-        self.crew = Crew(self.config, table, encoder)
+        self.credit_workers = CreditWorkers(self.config, table, encoder)
         self.calibrator = self.config.build_calibrator()
         self.seconds: dict[str, float] = {}
         for name in FITS:
@@ -85,7 +85,7 @@ class Step:
     def __call__(self) -> dict[str, float]:
         """CPU seconds by phase; the fits are none of credit's."""
         self.seconds = dict.fromkeys(PHASES, 0.0)
-        seen, plan = self._clocked("plan", lambda: self.crew.plan(self.source, self.lengths))
+        seen, plan = self._clocked("plan", lambda: self.credit_workers.plan(self.source, self.lengths))
         self._answer(plan)
         ids = seen.levels[-1].segment_ids
         rewards = torch.zeros(ids.shape)  # verl hands them over
@@ -105,15 +105,15 @@ class Step:
         source, ids = self.source, seen.levels[-1].segment_ids
         found = tq.kv_batch_get(source.keys, source.partition_id, select_fields=[transfer_fields.LOG_PROBS])
         answers = [row[1:] for row in found[transfer_fields.LOG_PROBS].unbind()]
-        has_log_probs = self.crew.update_signals()
+        has_log_probs = self.credit_workers.update_signals()
         mask = ids != MASKED
-        rows = self.crew.rows
-        rollouts = tokenless(mask, rewards, self.crew.group_ids) if rows is None else rows.rollouts
+        rows = self.credit_workers.rows
+        rollouts = tokenless(mask, rewards, self.credit_workers.group_ids) if rows is None else rows.rollouts
         config = dataclasses.replace(self.config, baseline=self.config.baseline_for(log_probs=has_log_probs))
         assign_credit(
             rollouts, config, segments=seen.levels[-1], coarse=seen.levels[0], calibrator=self.calibrator,
             probed=plan.probed(answers, length_normalize=False),
-            features=self.crew.features, state_weight=self.crew.state_weight,
+            features=self.credit_workers.features, state_weight=self.credit_workers.state_weight,
         )  # fmt: skip
 
     def _clocked(self, phase: str, run: Callable[..., Any], *args: Any) -> Any:

@@ -98,7 +98,7 @@ MUTANTS = (
     Mutant("rewards by position", VERL + "credit.py", "rewards[state.roles.active]", "rewards[: len(state.roles.active)]", EVERY_ROW),
     Mutant("the KL penalty is redistributed", VERL + "credit.py", "penalties_of(active - before.rewards) if kl_in_reward else None", "None", steps("a_kl_penalty_stays_on_its_tokens")),
     Mutant("the actor's signals are dropped", VERL + "credit.py", "state.signals.get(name) for name", "None for name", steps("signals_are_the_actors_and_keep_their_names")),
-    Mutant("a fresh calibrator for every step", VERL + "runner.py", "self.crew, self.calibrator, kl_in_reward", "self.crew, self.settings.build_calibrator(), kl_in_reward", steps("the_window_is_kept_from_step_to_step")),
+    Mutant("a fresh calibrator for every step", VERL + "runner.py", "self.credit_workers, self.calibrator, kl_in_reward", "self.credit_workers, self.settings.build_calibrator(), kl_in_reward", steps("the_window_is_kept_from_step_to_step")),
     Mutant("an empty calibrator is saved", VERL + "runner.py", "torch.save(self.calibrator.state_dict()", "torch.save(self.settings.build_calibrator().state_dict()", RESUMED),
     Mutant("what is loaded is not used", VERL + "runner.py", "self.calibrator.load_state_dict(torch.load(path, weights_only=True))", "torch.load(path, weights_only=True)", RESUMED),
     Mutant("later passes run the probes again", VERL + "runner.py", "(transfer_fields.BACKEND, transfer_fields.ATTRIBUTION, transfer_fields.SQUARES)", "(transfer_fields.ATTRIBUTION, transfer_fields.SQUARES)", steps("the_engine_is_asked_once_and_not_again_in_later_passes")),

@@ -10,7 +10,7 @@ from verl.trainer.ppo import core_algos
 
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.integrations.verl.batch import SIGNALS, onto_unmasked, tokenless
-from rredcot_plugin.integrations.verl.credit_workers import Crew
+from rredcot_plugin.integrations.verl.credit_workers import CreditWorkers
 from rredcot_plugin.integrations.verl.step import StepState
 from rredcot_plugin.integrations.verl.tokens import fit_width, rewards_at_ends
 from rredcot_plugin.pipeline import assign_credit
@@ -22,7 +22,7 @@ def credit_of_step(
     state: StepState,
     rewards: torch.Tensor,
     settings: RRedCoTConfig,
-    crew: Crew,
+    credit_workers: CreditWorkers,
     calibrator: OutcomeCalibrator,
     *,
     kl_in_reward: bool,
@@ -55,8 +55,8 @@ def credit_of_step(
         coarse=state.summary.levels[0],
         probed=probed,
         calibrator=calibrator,
-        features=crew.features,
-        state_weight=crew.state_weight,
+        features=credit_workers.features,
+        state_weight=credit_workers.state_weight,
     )
     return credit, rollouts
 

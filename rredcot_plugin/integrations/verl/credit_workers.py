@@ -1,7 +1,7 @@
 """Shares the work of a big step between processes of the driver's node, by whole groups.
 
 verl's driver is one process; what it does for a batch takes as long however many GPUs wait for it. Up to
-``choices.AUTO_TOKENS`` the driver does the work itself, beyond it a crew of Ray actors does (``credit_workers``), which read their rows
+``choices.AUTO_TOKENS`` the driver does the work itself, beyond it Ray actors do (``credit_workers``), which read their rows
 from TransferQueue themselves. They reserve no CPUs: verl may have claimed all of the cluster's for its own workers.
 """
 
@@ -34,7 +34,7 @@ from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.adapter.summary import BatchSummary, Index
 from rredcot_plugin.choices import choose_workers
 from rredcot_plugin.config import RRedCoTConfig
-from rredcot_plugin.integrations.verl.workers import WorkerLostError, Workers
+from rredcot_plugin.integrations.verl.worker_pool import WorkerLostError, WorkerPool
 from rredcot_plugin.text.alignment import TokenBytes
 from rredcot_plugin.text.encoding import AnswerStyle, ProbeEncoder
 from rredcot_plugin.types import Rollouts, Segments
@@ -43,7 +43,7 @@ from rredcot_plugin.values.proposals import lowest_of_others
 logger = logging.getLogger(__name__)
 
 
-class CrewMember:
+class CreditWorker:
     """``GroupWork`` in a process of its own, which reads its rows itself and lays down its probes itself."""
 
     def __init__(
@@ -129,11 +129,11 @@ def start_member(config: RRedCoTConfig, table: TokenBytes, encoder: ProbeEncoder
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     built = (config.build_segmenter(), config.build_value_estimator())
     modules = sorted({type(part).__module__ for part in built})
-    actor = ray.remote(num_cpus=0)(CrewMember).options(scheduling_strategy=here)
+    actor = ray.remote(num_cpus=0)(CreditWorker).options(scheduling_strategy=here)
     return actor.remote(modules, config, table, dataclasses.replace(encoder, _seen={}), delivers=delivers)
 
 
-class Crew:
+class CreditWorkers:
     """Splits a batch, has its parts worked on here or in Ray actors, and puts the results together.
 
     Actors read their parts from the source, so that no token passes the driver. With ``delivers`` probes are laid down
@@ -148,7 +148,7 @@ class Crew:
         self.group_ids: list[str] = []
         self._here = GroupWork(config, table, encoder)
         self._source: Source | None = None
-        self.workers = self._hire()
+        self.pool = self._hire()
         self._indices: list[Index] = []
         self._lost = False
 
@@ -172,7 +172,7 @@ class Crew:
         if not self.processes:
             return self.alone()
         try:
-            summary, plan = plan_in_parts(source, self._indices, self.workers.ask)
+            summary, plan = plan_in_parts(source, self._indices, self.pool.ask)
         except WorkerLostError as error:
             self._lose(error)
             return self.alone()
@@ -194,8 +194,8 @@ class Crew:
     def undelivered(self) -> ProbePlan:
         """From here on probes stay in their plan; that of the batch at hand, by the driver."""
         self.delivers = False
-        self.workers.dismiss()
-        self.workers = self._hire()
+        self.pool.dismiss()
+        self.pool = self._hire()
         return self.alone()[1]
 
     def update_signals(self) -> bool:
@@ -203,7 +203,7 @@ class Crew:
         assert self._source is not None
         if self.processes:
             try:
-                return all(self.workers.ask("update_signals", [()] * self.processes))
+                return all(self.pool.ask("update_signals", [()] * self.processes))
             except WorkerLostError as error:
                 return self._take_over(error)
         return update_signals(self._here, self._source)
@@ -212,7 +212,7 @@ class Crew:
         """``boundary_features`` of the batch that was planned last, with its arguments."""
         if self.processes:
             try:
-                return features_in_parts(self._indices, self.workers.ask, rollouts, segments, *states)
+                return features_in_parts(self._indices, self.pool.ask, rollouts, segments, *states)
             except WorkerLostError as error:
                 self._take_over(error)
         return self._here.features(*states)
@@ -221,7 +221,7 @@ class Crew:
         """``gradient_norm_proxy`` of the batch that was planned last, with its arguments."""
         if self.processes:
             try:
-                return state_weight_in_parts(self._indices, self.workers.ask, rollouts, segments)
+                return state_weight_in_parts(self._indices, self.pool.ask, rollouts, segments)
             except WorkerLostError as error:
                 self._take_over(error)
         return self._here.state_weight()
@@ -233,10 +233,10 @@ class Crew:
         self._here.read(self._source.rows())
         return update_signals(self._here, self._source)
 
-    def _hire(self) -> Workers:
-        """Workers that start when they are first asked."""
+    def _hire(self) -> WorkerPool:
+        """A pool whose processes start when they are first asked."""
         start = partial(start_member, self.config, self.table, self.encoder, delivers=self.delivers)
-        return Workers(start, self.config.credit_timeout_s)
+        return WorkerPool(start, self.config.credit_timeout_s)
 
     def _wanted(self, tokens: int) -> int:
         return int(choose_workers(self.config, tokens, len(os.sched_getaffinity(0))).value)
@@ -249,5 +249,5 @@ class Crew:
             error,
             error.way_out,
         )
-        self.workers.dismiss()
+        self.pool.dismiss()
         self._indices, self._lost = [], True

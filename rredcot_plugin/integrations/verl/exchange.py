@@ -11,7 +11,7 @@ from rredcot_plugin import choices
 from rredcot_plugin.adapter.data_plane import OpenRows
 from rredcot_plugin.integrations.verl import transfer_fields
 from rredcot_plugin.integrations.verl.batched import batched_log_probs
-from rredcot_plugin.integrations.verl.credit_workers import Crew
+from rredcot_plugin.integrations.verl.credit_workers import CreditWorkers
 from rredcot_plugin.integrations.verl.settings import why_not_in_pass
 from rredcot_plugin.integrations.verl.step import StepState
 from rredcot_plugin.probes.layout import pack
@@ -41,7 +41,7 @@ class ProbeExchange:
         batch.extra_info[transfer_fields.BACKEND] = self.backend
         return True
 
-    def read(self, batch: Any, state: StepState, crew: Crew, metrics: dict) -> None:
+    def read(self, batch: Any, state: StepState, credit_workers: CreditWorkers, metrics: dict) -> None:
         """Take the probes' log-probs from what the pass has left."""
         answers = self.open_rows(batch, range(len(state.roles.owner))).answers()
         found = [answers[row][1:] for row in state.roles.active]
@@ -52,7 +52,7 @@ class ProbeExchange:
                 "as rows of their own (probe_backend=batched, slower)"
             )
             self.backend = "batched"
-            state.plan, state.rows = crew.undelivered(), crew.rows
+            state.plan, state.rows = credit_workers.undelivered(), credit_workers.rows
         else:
             ranks = max(1, self.trainer.resource_pool_manager.get_n_gpus())
             metrics["timing_s/rredcot_probes"] = float(sum(float(row[0]) for row in answers)) / ranks

@@ -15,7 +15,7 @@ from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.integrations.verl import transfer_fields
 from rredcot_plugin.integrations.verl.attribution import ask_attribution, read_attribution
 from rredcot_plugin.integrations.verl.batch import SIGNALS
-from rredcot_plugin.integrations.verl.credit_workers import Crew
+from rredcot_plugin.integrations.verl.credit_workers import CreditWorkers
 from rredcot_plugin.integrations.verl.monte_carlo import MonteCarloHook
 from rredcot_plugin.integrations.verl.prefix_scores import PrefixScorer
 from rredcot_plugin.integrations.verl.sessions import row_roles
@@ -66,23 +66,23 @@ class StepReader:
         assert self.table is not None
         return self.settings.build_levels(rows.read(self.table).rollouts)[-1]
 
-    def plan(self, batch: Any, crew: Crew, metrics: dict, *, needs_rows: bool) -> StepState:
+    def plan(self, batch: Any, credit_workers: CreditWorkers, metrics: dict, *, needs_rows: bool) -> StepState:
         """Segments and probes, the latter laid down for the engine unless they run as rows of their own."""
         assert self.table is not None
         roles = row_roles(batch.keys, batch.tags)
         plane = self.open_rows(batch, roles.active)
-        summary, plan = crew.plan(plane, [batch.tags[row]["response_len"] for row in roles.active])
-        rows = crew.rows
+        summary, plan = credit_workers.plan(plane, [batch.tags[row]["response_len"] for row in roles.active])
+        rows = credit_workers.rows
         if rows is None and needs_rows:
             rows = plane.rows()
             rows = rows.read(self.table) if self.own else rows
         metrics.update(plan_metrics(plan, summary.tokens))
-        metrics["rredcot/driver/workers/mean"] = float(crew.processes)
+        metrics["rredcot/driver/workers/mean"] = float(credit_workers.processes)
         metrics["rredcot/segments/lookahead/mean"] = float(summary.lookahead is not None)
         if summary.lookahead and not self._warned:
             self._warned = True
             logger.warning(INEXACT, self.settings.segmenter, summary.lookahead)
-        return StepState(roles, plane, rows, summary, plan, crew.group_ids)
+        return StepState(roles, plane, rows, summary, plan, credit_workers.group_ids)
 
     def ask(self, batch: Any, state: StepState) -> None:
         """Have the engine look at more than probes in its log-prob pass."""
@@ -92,15 +92,15 @@ class StepReader:
         if self.squares:
             batch.extra_info[transfer_fields.SQUARES] = True
 
-    def read_signals(self, state: StepState, crew: Crew) -> None:
+    def read_signals(self, state: StepState, credit_workers: CreditWorkers) -> None:
         """The actor's signals of the tokens (``batch.SIGNALS``), by whoever needs them."""
-        state.has_log_probs = crew.update_signals()
+        state.has_log_probs = credit_workers.update_signals()
         if state.rows is None:
             return
-        if crew.rows is None:
+        if credit_workers.rows is None:
             state.signals = state.plane.signals(state.width)
         else:
-            signals = {name: getattr(crew.rows.rollouts, name) for name in SIGNALS.values()}
+            signals = {name: getattr(credit_workers.rows.rollouts, name) for name in SIGNALS.values()}
             state.signals = {name: signal for name, signal in signals.items() if signal is not None}
 
     def read_token_scores(self, batch: Any, state: StepState, metrics: dict) -> None:

@@ -27,7 +27,7 @@ from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.integrations.verl import transfer_fields
 from rredcot_plugin.integrations.verl.batch import open_rows
 from rredcot_plugin.integrations.verl.credit import credit_of_step, gae_of_critic
-from rredcot_plugin.integrations.verl.credit_workers import Crew
+from rredcot_plugin.integrations.verl.credit_workers import CreditWorkers
 from rredcot_plugin.integrations.verl.dump import Dumper
 from rredcot_plugin.integrations.verl.estimator import RED
 from rredcot_plugin.integrations.verl.exchange import ProbeExchange
@@ -59,7 +59,7 @@ class CreditRunner:
         self.exchange = ProbeExchange(trainer, settings.probe_backend, rows_of)
         self.reader = StepReader(trainer, settings, rows_of)
         self._table: TokenBytes | None = None
-        self._crew: Crew | None = None
+        self._credit_workers: CreditWorkers | None = None
         mini_batches = trainer.parameter_sync_step
         self._tracker = CreditTracker(settings.histogram_every, mini_batches)
         self._dumper = None
@@ -68,9 +68,9 @@ class CreditRunner:
             self._dumper = Dumper(Path(settings.dump_dir), settings.dump_max_mb, mini_batches, about)
 
     @property
-    def crew(self) -> Crew:
-        assert self._crew is not None
-        return self._crew
+    def credit_workers(self) -> CreditWorkers:
+        assert self._credit_workers is not None
+        return self._credit_workers
 
     def attach_tokenizer(self, tokenizer: Any) -> None:
         """Read the tokenizer once; raises ``ValueError`` for one without offsets, or unlike the reward model's."""
@@ -79,7 +79,7 @@ class CreditRunner:
         self._table = self.reader.table = TokenBytes.from_tokenizer(tokenizer)
         s = self.settings
         encoder = ProbeEncoder(tokenizer, s.bridge, s.terminator, s.max_probe_tokens)
-        self._crew = Crew(s, self._table, encoder, delivers=self.exchange.in_pass)
+        self._credit_workers = CreditWorkers(s, self._table, encoder, delivers=self.exchange.in_pass)
 
     def setup(self) -> None:
         """Start what needs workers of its own, once verl's stand."""
@@ -104,8 +104,8 @@ class CreditRunner:
             for key in (transfer_fields.BACKEND, transfer_fields.ATTRIBUTION, transfer_fields.SQUARES):
                 info.pop(key, None)
         if asked:
-            self.exchange.read(batch, state, self.crew, metrics)
-        self.reader.read_signals(state, self.crew)
+            self.exchange.read(batch, state, self.credit_workers, metrics)
+        self.reader.read_signals(state, self.credit_workers)
         self.reader.read_token_scores(batch, state, metrics)
         if not self.exchange.in_pass and state.plan.size:
             with marked_timer("rredcot_probes", timing):
@@ -114,7 +114,7 @@ class CreditRunner:
         return batch
 
     def _plan(self, batch: Any, metrics: dict) -> StepState:
-        return self.reader.plan(batch, self.crew, metrics, needs_rows=self._needs_rows())
+        return self.reader.plan(batch, self.credit_workers, metrics, needs_rows=self._needs_rows())
 
     def _needs_rows(self) -> bool:
         """Whether anything in the driver looks at tokens or their signals in this step."""
@@ -142,7 +142,7 @@ class CreditRunner:
         self.state = None
         kl_in_reward = self.trainer.config.algorithm.use_kl_in_reward
         credit, rollouts = credit_of_step(
-            state, rewards, self.settings, self.crew, self.calibrator, kl_in_reward=kl_in_reward
+            state, rewards, self.settings, self.credit_workers, self.calibrator, kl_in_reward=kl_in_reward
         )
         metrics.update(credit.metrics)
         algorithm = self.trainer.config.algorithm

@@ -22,10 +22,10 @@ from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 import rredcot_plugin as rr
 from rredcot_plugin import choices
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
-from rredcot_plugin.integrations.verl import credit_workers as crew_module
+from rredcot_plugin.integrations.verl import credit_workers as module_of_workers
 from rredcot_plugin.integrations.verl import transfer_fields
 from rredcot_plugin.integrations.verl.batch import BatchSource, tokenless
-from rredcot_plugin.integrations.verl.credit_workers import Crew
+from rredcot_plugin.integrations.verl.credit_workers import CreditWorkers
 from rredcot_plugin.integrations.verl.runner import CreditRunner
 from rredcot_plugin.pipeline import assign_credit
 from rredcot_plugin.planning import setup
@@ -91,43 +91,47 @@ def lay_down(rows: PromptedRollouts, *, without: tuple[str, ...] = ()) -> BatchS
     return BatchSource(keys, partition)
 
 
-def make_crew(options: dict[str, Any], *, delivers: bool = True) -> Crew:
+def make_workers(options: dict[str, Any], *, delivers: bool = True) -> CreditWorkers:
     config = rr.RRedCoTConfig.from_mapping(options)
     encoder = ProbeEncoder(TOKENIZER, config.bridge, config.terminator, config.max_probe_tokens)
-    return Crew(config, TABLE, encoder, delivers=delivers)
+    return CreditWorkers(config, TABLE, encoder, delivers=delivers)
 
 
-def credit_of(crew: Crew, rows: PromptedRollouts, kill: int | None = None, when: str = "") -> rr.Credit:
+def credit_of(
+    credit_workers: CreditWorkers, rows: PromptedRollouts, kill: int | None = None, when: str = ""
+) -> rr.Credit:
     """Credit as the runner gives it where no token comes to the driver; an actor may be killed on the way."""
     source = lay_down(rows)
-    seen, plan = crew.plan(source, rows.lengths)
+    seen, plan = credit_workers.plan(source, rows.lengths)
     if when == "before the signals" and kill is not None:
-        ray.kill(crew.workers.actors[kill])
-    assert crew.update_signals()
+        ray.kill(credit_workers.pool.actors[kill])
+    assert credit_workers.update_signals()
     if when == "behind the signals" and kill is not None:
-        ray.kill(crew.workers.actors[kill])
+        ray.kill(credit_workers.pool.actors[kill])
     log_probs = [[-0.1 * (1 + i % 7) for i in range(len(places))] for places in plan.places]
     assert sum(map(len, log_probs)) == plan.size > 20
     ids = seen.levels[-1].segment_ids
     return assign_credit(
-        tokenless(ids != MASKED, rows.rollouts.rewards, crew.group_ids),
-        dataclasses.replace(crew.config, baseline=crew.config.baseline_for(log_probs=True)),
+        tokenless(ids != MASKED, rows.rollouts.rewards, credit_workers.group_ids),
+        dataclasses.replace(credit_workers.config, baseline=credit_workers.config.baseline_for(log_probs=True)),
         segments=seen.levels[-1],
         coarse=seen.levels[0],
         probed=plan.probed(log_probs, length_normalize=False),
-        features=crew.features,
-        state_weight=crew.state_weight,
+        features=credit_workers.features,
+        state_weight=credit_workers.state_weight,
     )
 
 
-def credit_by_itself(crew: Crew, rows: PromptedRollouts) -> rr.Credit:
-    """Without a crew's features: from rollouts with their tokens and signals."""
+def credit_by_itself(credit_workers: CreditWorkers, rows: PromptedRollouts) -> rr.Credit:
+    """Without the workers' features: from rollouts with their tokens and signals."""
     source = lay_down(rows)
-    seen, plan = crew.plan(source, rows.lengths)
+    seen, plan = credit_workers.plan(source, rows.lengths)
     log_probs = [[-0.1 * (1 + i % 7) for i in range(len(places))] for places in plan.places]
     rollouts = dataclasses.replace(source.rows().rollouts, **source.signals(max(rows.lengths)))
     probed = plan.probed(log_probs, length_normalize=False)
-    return assign_credit(rollouts, crew.config, segments=seen.levels[-1], coarse=seen.levels[0], probed=probed)
+    return assign_credit(
+        rollouts, credit_workers.config, segments=seen.levels[-1], coarse=seen.levels[0], probed=probed
+    )
 
 
 def probes_of(source: BatchSource) -> list[list[Any]]:
@@ -149,14 +153,14 @@ def assert_same(one: rr.Credit, other: rr.Credit) -> None:
 def test_actors_give_the_same_credit(cluster: None, lam_coarse: float | None) -> None:
     segmenter = "newline" if lam_coarse is None else "nested"
     options: dict[str, Any] = {"segmenter": segmenter, "lam_coarse": lam_coarse}
-    alone, shared = (make_crew({**options, "credit_workers": workers}) for workers in (0, 3))
+    alone, shared = (make_workers({**options, "credit_workers": workers}) for workers in (0, 3))
     for seed in range(2):  # the second step meets actors that know the first one
         rows = bare_rows(seed=seed)
         found = credit_of(shared, rows)
         assert_same(found, credit_of(alone, rows))
         assert_same(found, credit_by_itself(alone, rows))
     assert shared.processes == 3 and alone.processes == 0
-    assert len(shared.workers.actors) == 3, "they stay for the next step"
+    assert len(shared.pool.actors) == 3, "they stay for the next step"
     assert shared.encoder.answer_format == alone.encoder.answer_format
 
 
@@ -166,29 +170,29 @@ def test_the_plan_knows_when_the_crew_works() -> None:
 
 
 def test_one_group_needs_no_actor(cluster: None) -> None:
-    crew, rows = make_crew({"segmenter": "newline", "credit_workers": 3}), bare_rows(groups=1)
-    crew.plan(lay_down(rows), rows.lengths)
-    assert not crew.processes and not crew.workers.actors
+    credit_workers, rows = make_workers({"segmenter": "newline", "credit_workers": 3}), bare_rows(groups=1)
+    credit_workers.plan(lay_down(rows), rows.lengths)
+    assert not credit_workers.processes and not credit_workers.pool.actors
 
 
 def test_auto_stays_in_the_driver_for_a_small_batch(cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    crew, rows = make_crew({"segmenter": "newline"}), bare_rows()
+    credit_workers, rows = make_workers({"segmenter": "newline"}), bare_rows()
     source = lay_down(rows)
-    crew.plan(source, rows.lengths)
-    assert not crew.workers.actors
+    credit_workers.plan(source, rows.lengths)
+    assert not credit_workers.pool.actors
     monkeypatch.setattr(choices, "AUTO_TOKENS", 10)
-    monkeypatch.setattr(crew_module.os, "sched_getaffinity", lambda _: range(6))
-    crew.plan(source, rows.lengths)
-    assert len(crew.workers.actors) == 3, "half as many as there are cores"
+    monkeypatch.setattr(module_of_workers.os, "sched_getaffinity", lambda _: range(6))
+    credit_workers.plan(source, rows.lengths)
+    assert len(credit_workers.pool.actors) == 3, "half as many as there are cores"
 
 
 @pytest.mark.parametrize("when", ["before the step", "before the signals", "behind the signals"])
 def test_a_dead_actor_does_not_stop_the_run(cluster: None, when: str, caplog: pytest.LogCaptureFixture) -> None:
-    alone, shared = (make_crew({"segmenter": "newline", "credit_workers": workers}) for workers in (0, 2))
+    alone, shared = (make_workers({"segmenter": "newline", "credit_workers": workers}) for workers in (0, 2))
     rows = bare_rows()
     shared.plan(lay_down(rows), rows.lengths)
     if when == "before the step":
-        ray.kill(shared.workers.actors[1])
+        ray.kill(shared.pool.actors[1])
     assert_same(credit_of(shared, rows, 1, when), credit_of(alone, rows))
     assert "credit_workers=2 failed" in caplog.text
     assert_same(credit_of(shared, rows), credit_of(alone, rows))
@@ -206,7 +210,7 @@ def test_actors_that_cannot_reach_the_rows_do_not_stop_the_run(
             return super().rows()
 
     rows = bare_rows()
-    shared, alone = (make_crew({"segmenter": "newline", "credit_workers": workers}) for workers in (2, 0))
+    shared, alone = (make_workers({"segmenter": "newline", "credit_workers": workers}) for workers in (2, 0))
     source = lay_down(rows)
     _, plan = shared.plan(OnlyHere(source.keys, source.partition_id), rows.lengths)
     assert "credit_workers=2 failed" in caplog.text and "no route" in caplog.text
@@ -218,15 +222,15 @@ def test_a_segmenter_of_the_users_own_runs_in_actors_and_says_what_is_wrong(clus
     path = tmp_path / "halves.py"
     path.write_text(OWN_SEGMENTER)
     options = {"segmenter": {"path": str(path), "name": "Halves"}}
-    alone, shared = (make_crew({**options, "credit_workers": workers}) for workers in (0, 2))
+    alone, shared = (make_workers({**options, "credit_workers": workers}) for workers in (0, 2))
     rows = bare_rows()
     assert_same(credit_of(shared, rows), credit_of(alone, rows))
     path.write_text(OWN_SEGMENTER.replace("BAD", "="))
-    broken = make_crew({**options, "credit_workers": 2})
+    broken = make_workers({**options, "credit_workers": 2})
     with pytest.raises(ValueError, match="a text that it does not take"):
         broken.plan(lay_down(rows), rows.lengths)
     path.write_text(OWN_SEGMENTER.replace("torch.where(mask,", "torch.where(mask & (place > 1),"))
-    leaves_one_out = make_crew({**options, "credit_workers": 2})
+    leaves_one_out = make_workers({**options, "credit_workers": 2})
     with pytest.raises(ValueError, match=r"segments of rollout \d+: .* 1 unmasked tokens without"):
         leaves_one_out.plan(lay_down(rows), rows.lengths)
 
@@ -236,26 +240,26 @@ def test_probes_lie_where_the_engine_looks_or_stay_in_the_plan(cluster: None, de
     rows = bare_rows()
     found = []
     for workers in (0, 2):
-        crew = make_crew({"segmenter": "newline", "credit_workers": workers}, delivers=delivers)
+        credit_workers = make_workers({"segmenter": "newline", "credit_workers": workers}, delivers=delivers)
         source = lay_down(rows)
-        _, plan = crew.plan(source, rows.lengths)
-        assert crew.processes == workers
-        assert (crew.rows is None) == (workers > 0), "with actors no token comes to the driver"
+        _, plan = credit_workers.plan(source, rows.lengths)
+        assert credit_workers.processes == workers
+        assert (credit_workers.rows is None) == (workers > 0), "with actors no token comes to the driver"
         found.append(probes_of(source) if delivers else plan.specs)
         assert plan.tokens == sum(len(ids) for specs in found[-1] for _, ids, _ in specs)
         assert [len(specs) for specs in found[-1]] == [len(places) for places in plan.places]
         if delivers:
-            assert crew.undelivered().specs == found[-1], "for an engine that turns out not to look"
-            assert crew.rows is not None and not crew.processes
+            assert credit_workers.undelivered().specs == found[-1], "for an engine that turns out not to look"
+            assert credit_workers.rows is not None and not credit_workers.processes
     assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_without_log_probs_of_the_actor_there_are_none(cluster: None, workers: int) -> None:
     rows = bare_rows()
-    crew = make_crew({"segmenter": "newline", "credit_workers": workers})
-    crew.plan(lay_down(rows, without=("old_log_probs",)), rows.lengths)
-    assert not crew.update_signals()
+    credit_workers = make_workers({"segmenter": "newline", "credit_workers": workers})
+    credit_workers.plan(lay_down(rows, without=("old_log_probs",)), rows.lengths)
+    assert not credit_workers.update_signals()
 
 
 def test_a_source_gives_what_lies_there(cluster: None) -> None:

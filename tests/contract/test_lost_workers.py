@@ -18,10 +18,10 @@ import torch
 from ray import exceptions
 
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
-from rredcot_plugin.integrations.verl import workers as workers_module
-from rredcot_plugin.integrations.verl.credit_workers import Crew, CrewMember
-from rredcot_plugin.integrations.verl.workers import WorkerHungError, WorkerLostError, Workers
-from tests.contract.test_crew import assert_same, bare_rows, cluster, credit_of, lay_down, make_crew
+from rredcot_plugin.integrations.verl import worker_pool as workers_module
+from rredcot_plugin.integrations.verl.credit_workers import CreditWorker, CreditWorkers
+from rredcot_plugin.integrations.verl.worker_pool import WorkerHungError, WorkerLostError, WorkerPool
+from tests.contract.test_credit_workers import assert_same, bare_rows, cluster, credit_of, lay_down, make_workers
 
 __all__ = ["cluster"]
 
@@ -93,19 +93,19 @@ def pid_of(actor: Any) -> int:
         ("features", kill, r"was lost in `features`: ActorDiedError: .*its worker process has died"),
         ("plan", stop, r"did not finish `plan` within 5 s"),
         ("state_weight", starve_torch, r"was lost in `state_weight`: MemoryError: .*can't allocate memory"),
-        ("update_signals", starve_python, r"was lost in `hear`: MemoryError"),
+        ("update_signals", starve_python, r"was lost in `update_signals`: MemoryError"),
         ("read", partial(throw, exceptions.OutOfMemoryError("the node is full")), r"`read`: .*the node is full"),
     ],
 )
 def test_a_lost_worker_costs_one_warning(
     cluster: None, method: str, deed: Callable[[], None], said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    alone, shared = (make_crew({**NEWLINES, "credit_workers": workers}) for workers in (0, 2))
+    alone, shared = (make_workers({**NEWLINES, "credit_workers": workers}) for workers in (0, 2))
     first, second = bare_rows(seed=0), bare_rows(seed=1)
     assert_same(credit_of(shared, first), credit_of(alone, first))
-    shared.workers._timeout_s = 5.0
-    pids = [pid_of(actor) for actor in shared.workers.actors]
-    sabotage(shared.workers.actors[1], method, deed)
+    shared.pool._timeout_s = 5.0
+    pids = [pid_of(actor) for actor in shared.pool.actors]
+    sabotage(shared.pool.actors[1], method, deed)
     began = time.monotonic()
     assert_same(credit_of(shared, second), credit_of(alone, second))
     assert time.monotonic() - began < 300
@@ -115,18 +115,25 @@ def test_a_lost_worker_costs_one_warning(
     assert ("set fewer algorithm.rredcot.credit_workers" in record.message) == (deed is not stop)
     assert not shared.processes
     assert_same(credit_of(shared, first), credit_of(alone, first))
-    assert not shared.workers.actors, "it stays alone"
+    assert not shared.pool.actors, "it stays alone"
     while any(map(alive, pids)):
         assert time.monotonic() - began < 400, "no worker is left over, stopped ones neither"
         time.sleep(0.1)
 
 
 class InThisProcess:
-    """Workers without Ray, one of which is lost at a method."""
+    """WorkerPool without Ray, one of which is lost at a method."""
 
-    def __init__(self, crew: Crew, lost_at: str) -> None:
+    def __init__(self, credit_workers: CreditWorkers, lost_at: str) -> None:
         self.lost_at = lost_at
-        make = partial(CrewMember, [], crew.config, crew.table, crew.encoder, delivers=crew.delivers)
+        make = partial(
+            CreditWorker,
+            [],
+            credit_workers.config,
+            credit_workers.table,
+            credit_workers.encoder,
+            delivers=credit_workers.delivers,
+        )
         self.members = [make() for _ in range(2)]
 
     def ask(self, method: str, arguments: Any) -> list[Any]:
@@ -143,9 +150,9 @@ class InThisProcess:
 def test_a_worker_may_be_lost_at_any_method(
     cluster: None, method: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alone, shared = (make_crew({**NEWLINES, "credit_workers": workers}) for workers in (0, 2))
+    alone, shared = (make_workers({**NEWLINES, "credit_workers": workers}) for workers in (0, 2))
     stand_in = InThisProcess(shared, method)
-    monkeypatch.setattr(shared, "workers", stand_in)
+    monkeypatch.setattr(shared, "pool", stand_in)
     rows: PromptedRollouts = bare_rows()
     assert_same(credit_of(shared, rows), credit_of(alone, rows))
     assert caplog.text.count(f"credit_workers=2 failed (in `{method}`)") == 1
@@ -156,9 +163,9 @@ def test_a_hung_worker_is_named_before_the_driver_begins(
     cluster: None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For the case that the driver hangs in the same place."""
-    shared = make_crew(NEWLINES)
+    shared = make_workers(NEWLINES)
     stand_in = InThisProcess(shared, "read")
-    monkeypatch.setattr(shared, "workers", stand_in)
+    monkeypatch.setattr(shared, "pool", stand_in)
     monkeypatch.setattr(shared._here, "read", lambda rows: pytest.fail("hangs"))
     rows = bare_rows()
     with pytest.raises(pytest.fail.Exception, match="hangs"):
@@ -191,8 +198,8 @@ def light_actor(**options: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def light(cluster: None) -> Iterator[Workers]:
-    workers = Workers(light_actor, 20.0)
+def light(cluster: None) -> Iterator[WorkerPool]:
+    workers = WorkerPool(light_actor, 20.0)
     assert workers.ask("double", [(1,), ("a",)]) == [2, "aa"]
     yield workers
     workers.dismiss()
@@ -212,21 +219,21 @@ def light(cluster: None) -> Iterator[Workers]:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_what_a_worker_cannot_help(light: Workers, error: Exception) -> None:
+def test_what_a_worker_cannot_help(light: WorkerPool, error: Exception) -> None:
     name = type(error).__name__
     with pytest.raises(WorkerLostError, match=f"^credit worker 2 of 2 was lost in `throw`: {name}: "):
         light.ask("throw", [(None,), (error,)])
 
 
 @pytest.mark.parametrize("error", [ValueError("wrong"), RuntimeError("wrong"), KeyError("wrong")], ids=str)
-def test_what_a_part_raises_itself_stays_what_it_is(light: Workers, error: Exception) -> None:
+def test_what_a_part_raises_itself_stays_what_it_is(light: WorkerPool, error: Exception) -> None:
     with pytest.raises(type(error), match="wrong"):
         light.ask("throw", [(None,), (error,)])
 
 
-def test_an_error_does_not_wait_for_a_worker_that_is_slow(light: Workers) -> None:
+def test_an_error_does_not_wait_for_a_worker_that_is_slow(light: WorkerPool) -> None:
     began = time.monotonic()
-    slow = Workers(light_actor, 400.0)
+    slow = WorkerPool(light_actor, 400.0)
     with pytest.raises(ValueError, match="wrong"):
         slow.ask("do", [("sleep", (300.0,)), ("throw", (ValueError("wrong"),))])
     slow.dismiss()
@@ -234,7 +241,7 @@ def test_an_error_does_not_wait_for_a_worker_that_is_slow(light: Workers) -> Non
 
 
 def test_memory_that_torch_lacks_is_memory_that_is_lacking() -> None:
-    class Greedy(CrewMember):
+    class Greedy(CreditWorker):
         def __init__(self) -> None:
             """With nothing to work on."""
 
@@ -252,13 +259,13 @@ def test_memory_that_torch_lacks_is_memory_that_is_lacking() -> None:
 
 
 def test_a_worker_that_does_not_start_is_named(cluster: None) -> None:
-    workers = Workers(partial(light_actor, resources={"what no node has": 1}), 1.0)
+    workers = WorkerPool(partial(light_actor, resources={"what no node has": 1}), 1.0)
     with pytest.raises(WorkerHungError, match=r"^credit worker 1 of 1 did not start within 1 s$"):
         workers.ask("double", [(1,)])
     workers.dismiss()
 
 
-def test_one_of_several_that_hangs_is_named(light: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_of_several_that_hangs_is_named(light: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(light, "_timeout_s", 1.5)
     with pytest.raises(WorkerHungError, match=r"^credit worker 2 of 2 did not finish `sleep` within 1.5 s$"):
         light.ask("sleep", [(0.0,), (3.0,)])
@@ -274,7 +281,7 @@ def test_a_part_that_ends_its_process_while_starting_says_why(cluster: None) -> 
         def do(self, method: str, given: tuple[Any, ...]) -> None:
             """Never reached."""
 
-    workers = Workers(lambda: ray.remote(num_cpus=0)(Broken).remote(), 20.0)
+    workers = WorkerPool(lambda: ray.remote(num_cpus=0)(Broken).remote(), 20.0)
     with pytest.raises(
         WorkerLostError, match=r"worker 1 of 1 was lost in `double`: ActorDiedError: .*'no such table'"
     ):

@@ -53,7 +53,7 @@ class WorkerHungError(WorkerLostError):
     )
 
 
-class Workers:
+class WorkerPool:
     """Ray actors of the same kind, started by ``start`` when they are first needed.
 
     Their method ``do`` takes the name of a method and its arguments, and gives its result, both as parcels.
