@@ -14,24 +14,21 @@ Three things differ from calling math-verify directly:
 - Answers are read as LaTeX only. math-verify's reader of plain expressions hands text to `eval` (by way of sympy).
 - Plain numbers and equal texts, nearly all there is, are compared here, in microseconds.
 
-`python reward.py --worker` is such a worker process: JSON lines in, JSON lines out.
+verl imports this file by its path, so that nothing else of this folder can be imported by name in its processes: the
+worker processes are in answer_workers.py, which belongs beside this file and is loaded by its path too.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import json
-import logging
 import os
-import queue
 import re
-import select
-import subprocess
-import sys
 import threading
 from collections.abc import Mapping
 from decimal import Decimal
 from functools import lru_cache
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 MAX_ANSWER_CHARS = 300
@@ -40,8 +37,6 @@ TIMEOUT_SECONDS = float(os.environ.get("RREDCOT_MATH_TIMEOUT", "5"))
 """For one comparison, from the moment a worker has taken it."""
 WORKERS = int(os.environ.get("RREDCOT_MATH_WORKERS", "2"))
 """Worker processes of each process that scores (verl has `reward.num_workers` of those)."""
-START_SECONDS = 120.0
-MEMORY_BYTES = 4 * 2**30
 
 THINK_START, THINK_END = "<think>", "</think>"
 _BOXED = re.compile(r"\\(?:boxed|fbox)\s*\{")
@@ -58,8 +53,6 @@ _THIN = re.compile(r"\\[,!]|\\(?:displaystyle|left|right)(?![a-zA-Z])|\$")
 _GAP = re.compile(r"(?:\\[;: ]|\\q?quad(?![a-zA-Z])|[\s~])+")
 _LOOSE_SPACE = re.compile(r"(?<![0-9a-zA-Z]) | (?![0-9a-zA-Z])")
 _SEVERAL_NUMBERS = re.compile(r"[0-9] [0-9]")
-_PERCENT = re.compile(r"\\?%$")
-_COMMAND = re.compile(r"\\[a-zA-Z]+")
 
 
 def compute_score(
@@ -216,8 +209,7 @@ def is_equal(gold: str, answer: str) -> bool:
         return left_number == right_number
     if _SEVERAL_NUMBERS.search(right) and not _SEVERAL_NUMBERS.search(left):
         return False  # math-verify would add them up
-    require_math_verify()
-    return bool(_pool().ask({"gold": _without_tail(gold), "answer": _without_tail(answer)}))
+    return _ask({"gold": _without_tail(gold), "answer": _without_tail(answer)})
 
 
 @lru_cache(maxsize=8192)
@@ -225,8 +217,7 @@ def is_parsable(gold: str) -> bool:
     """True if math-verify can read this ground truth, so that answers can be compared with it."""
     if parse_number(normalise(gold)) is not None:
         return True
-    require_math_verify()
-    return bool(_pool().ask({"gold": _without_tail(gold)}))
+    return _ask({"gold": _without_tail(gold)})
 
 
 def _without_tail(answer: str) -> str:
@@ -239,155 +230,33 @@ def require_math_verify() -> None:
         raise ImportError("recipes/math/reward.py needs math-verify: pip install 'math-verify>=0.9'")
 
 
-class Worker:
-    """One process that compares answers; started at the first question, replaced after a question it died of."""
-
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[str] | None = None
-
-    def ask(self, question: Mapping[str, str], timeout: float) -> bool | None:
-        """The worker's answer; None if it took longer than `timeout` seconds or ended."""
-        if self._process is not None and self._process.poll() is not None:
-            self.stop()  # it ended between questions
-        process = self._process if self._process is not None else self._start()
-        try:
-            assert process.stdin is not None
-            process.stdin.write(json.dumps(question) + "\n")
-            process.stdin.flush()
-        except OSError:
-            reply = None
-        else:
-            reply = _read_line(process, timeout)
-        if reply is None:
-            self.stop()
-            return None
-        return bool(json.loads(reply))
-
-    def _start(self) -> subprocess.Popen[str]:
-        command = [sys.executable, os.path.abspath(__file__), "--worker"]
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
-        if _read_line(process, START_SECONDS) is None:
-            process.kill()
-            process.wait()
-            raise RuntimeError(f"{' '.join(command)}: did not start; run it by hand to see why")
-        self._process = process
-        return process
-
-    def stop(self) -> None:
-        """End the process, if there is one."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
-            self._process = None
+def _load_beside(name: str) -> ModuleType:
+    """A file of this folder as a module of its own; ImportError naming it where it does not lie there."""
+    path = Path(__file__).resolve().with_name(f"{name}.py")
+    if not path.is_file():
+        raise ImportError(f"{path}: not there; {name}.py belongs beside reward.py")
+    spec = importlib.util.spec_from_file_location(f"rredcot_recipes_math_{name}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-def _read_line(process: subprocess.Popen[str], timeout: float) -> str | None:
-    """One line of the process's output; None after `timeout` seconds or at its end."""
-    assert process.stdout is not None
-    poll = select.poll()
-    poll.register(process.stdout, select.POLLIN)
-    if not poll.poll(timeout * 1000):
-        return None
-    return process.stdout.readline() or None
-
-
-class Pool:
-    """`size` workers that any number of threads may ask."""
-
-    def __init__(self, size: int) -> None:
-        if size < 1:
-            raise ValueError(f"RREDCOT_MATH_WORKERS={size}: allowed are whole numbers from 1")
-        self._idle: queue.LifoQueue[Worker] = queue.LifoQueue()
-        for _ in range(size):
-            self._idle.put(Worker())
-
-    def ask(self, question: Mapping[str, str], timeout: float | None = None) -> bool | None:
-        """Like `Worker.ask`, by the next worker that is free."""
-        worker = self._idle.get()
-        try:
-            return worker.ask(question, TIMEOUT_SECONDS if timeout is None else timeout)
-        finally:
-            self._idle.put(worker)
-
-
-_THE_POOL: dict[int, Pool] = {}
+_workers = _load_beside("answer_workers")
+_THE_POOL: dict[int, Any] = {}
 _LOCK = threading.Lock()
 
 
-def _pool() -> Pool:
+def _pool() -> Any:
     """This process's pool (a forked child gets one of its own)."""
     with _LOCK:
         if os.getpid() not in _THE_POOL:
             _THE_POOL.clear()
-            _THE_POOL[os.getpid()] = Pool(WORKERS)
+            _THE_POOL[os.getpid()] = _workers.Pool(WORKERS)
         return _THE_POOL[os.getpid()]
 
 
-def _limit_memory() -> None:
-    import resource
-
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-
-
-def _parse(answer: str) -> list[Any]:
-    """math-verify's reading of an answer as LaTeX; empty where it has none."""
-    from math_verify import LatexExtractionConfig, parse
-
-    boxed = f"$\\boxed{{{answer}}}$"
-    return parse(boxed, [LatexExtractionConfig()], fallback_mode="no_fallback", parsing_timeout=None)
-
-
-def _same(gold: list[Any], answer: str) -> bool:
-    from math_verify import verify
-
-    parsed = _parse(answer)
-    return bool(gold and parsed and verify(gold, parsed, timeout_seconds=None))
-
-
-def _parts(gold: str, answer: str) -> list[str]:
-    """What must equal the gold answer, each: of "x = 4" the 4, of "4 = 5" both, else the answer as it is."""
-    if re.search(r"[=,;<>]", gold) or re.search(r"[,;]", answer) or "=" not in answer:
-        return [answer]
-    parts = [part.strip() for part in re.split(r"(?<![<>!\\])=", answer)]
-    numeric = [part for part in parts if part and not re.search("[a-zA-Z]", _COMMAND.sub("", part))]
-    return numeric if len(numeric) > 1 else [answer]
-
-
-def compare(gold: str, answer: str) -> bool:
-    """What a worker does: equality as math-verify sees it; `50%` is both 50 and 0.5."""
-    gold_plain, answer_plain = _PERCENT.sub("", gold), _PERCENT.sub("", answer)
-    parsed = _parse(gold_plain)
-    if all(_same(parsed, part) for part in _parts(gold_plain, answer_plain)):
-        return True
-    if (gold_plain == gold) == (answer_plain == answer):
-        return False
-    if gold_plain != gold:
-        return _same(_parse(f"\\frac{{{gold_plain}}}{{100}}"), answer)
-    return _same(parsed, f"\\frac{{{answer_plain}}}{{100}}")
-
-
-def _reply(question: Mapping[str, str]) -> bool:
-    if "answer" not in question:
-        return bool(_parse(_PERCENT.sub("", question["gold"])))
-    return compare(question["gold"], question["answer"])
-
-
-def work() -> None:
-    """Answer questions from standard input until it ends."""
-    logging.disable(logging.CRITICAL)
-    channel, sys.stdout = sys.stdout, sys.stderr
-    _parse("1")  # imports sympy and builds the grammar
-    _limit_memory()
-    print("ready", file=channel, flush=True)
-    for line in sys.stdin:
-        try:
-            reply = _reply(json.loads(line))
-        except Exception:  # noqa: BLE001  # sympy raises anything on hostile input; none of it is a right answer
-            reply = False
-        print(json.dumps(reply), file=channel, flush=True)
-
-
-if __name__ == "__main__" and sys.argv[1:] == ["--worker"]:
-    work()
+def _ask(question: Mapping[str, str]) -> bool:
+    """The reply of a worker; False where it took too long."""
+    require_math_verify()
+    return bool(_pool().ask(question, TIMEOUT_SECONDS))

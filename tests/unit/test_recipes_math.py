@@ -34,6 +34,7 @@ SCRIPTS = sorted([*MATH.glob("run_*.sh"), *MATH.glob("*.sbatch")])
 
 reward = load(MATH / "reward.py", "reward")  # under this name prepare_data finds it
 prepare_data = load(MATH / "prepare_data.py", "prepare_data")
+math_problems = sys.modules["math_problems"]  # which prepare_data has imported
 
 
 def score(text: str, truth: str) -> float:
@@ -194,7 +195,7 @@ def test_endless_comparisons_are_cut_off_and_the_next_one_works(answer: str) -> 
 
 
 def test_a_worker_that_was_killed_is_replaced() -> None:
-    worker = reward.Worker()
+    worker = load(MATH / "answer_workers.py", "answer_workers").Worker()
     assert worker.ask({"gold": "3", "answer": "\\frac{6}{2}"}, 30) is True
     worker._process.kill()
     worker._process.wait()
@@ -245,6 +246,35 @@ def _objects(values: list[Any]) -> Any:
     array = np.empty(len(values), dtype=object)
     array[:] = values
     return array
+
+
+LOADED_BY_PATH = """
+import sys
+from verl.utils.import_utils import load_extern_object
+score = load_extern_object(sys.argv[1], "compute_score")
+assert score("any", "\\\\boxed{\\\\frac{2}{4}}", "1/2")["score"] == 1.0
+assert not {"answer_workers", "math_problems", "prepare_data"} & set(sys.modules)
+"""
+
+
+def test_verl_loads_it_by_its_path_alone(tmp_path: Path) -> None:
+    """As a Ray worker does: another working folder, and nothing of the recipe on the import path."""
+    arguments = [sys.executable, "-c", LOADED_BY_PATH, str(MATH / "reward.py")]
+    environment = {**os.environ, "PYTHONPATH": ""}
+    done = subprocess.run(arguments, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_reward_that_was_copied_alone_says_what_is_missing(tmp_path: Path) -> None:
+    copy = tmp_path / "reward.py"
+    copy.write_text((MATH / "reward.py").read_text())
+    with pytest.raises(ImportError, match=r"answer_workers.py belongs beside reward.py"):
+        load(copy, "lonely_reward")
+
+
+def test_the_files_of_the_recipes_stay_small() -> None:
+    for path in RECIPES.rglob("*.py"):
+        assert len(path.read_text().splitlines()) <= 300, path
 
 
 def test_the_reward_needs_nothing_but_math_verify() -> None:
@@ -406,7 +436,7 @@ def test_unknown_sources_are_named(
 def test_the_known_data_sets_are_read_by_their_columns(
     source_name: str, row: dict[str, str], answer: str, reference: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prepare_data, "read_hub", lambda source: [row])
+    monkeypatch.setattr(math_problems, "read_hub", lambda source: [row])
     (problem,) = prepare_data.read_problems(source_name, prepare_data.Columns(), prepare_data.SOURCES)
     assert problem == prepare_data.Problem("q", answer, (reference,))
 
@@ -414,7 +444,7 @@ def test_the_known_data_sets_are_read_by_their_columns(
 def test_without_datasets_the_way_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(prepare_data.DataError, match="pip install datasets"):
-        prepare_data.read_hub(prepare_data.SOURCES["numina"])
+        math_problems.read_hub(prepare_data.SOURCES["numina"])
 
 
 def test_reasoning_gym_is_the_demos(tmp_path: Path) -> None:

@@ -1,0 +1,165 @@
+r"""Processes that compare mathematical answers with `math-verify`, and the pool that asks them.
+
+Both sides of a pipe: `Pool` and `Worker` are what reward.py holds, `python answer_workers.py --worker` is the process that a
+`Worker` starts: JSON lines in, JSON lines out. Comparisons need a process because they must be stopped when they take too
+long or too much memory, and math-verify's own limits (signals) do not work in the threads that verl scores in.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import queue
+import re
+import select
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+START_SECONDS = 120.0
+MEMORY_BYTES = 4 * 2**30
+_PERCENT = re.compile(r"\\?%$")
+_COMMAND = re.compile(r"\\[a-zA-Z]+")
+
+
+class Worker:
+    """One process that compares answers; started at the first question, replaced after a question it died of."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+
+    def ask(self, question: Mapping[str, str], timeout: float) -> bool | None:
+        """The worker's answer; None if it took longer than `timeout` seconds or ended."""
+        if self._process is not None and self._process.poll() is not None:
+            self.stop()  # it ended between questions
+        process = self._process if self._process is not None else self._start()
+        try:
+            assert process.stdin is not None
+            process.stdin.write(json.dumps(question) + "\n")
+            process.stdin.flush()
+        except OSError:
+            reply = None
+        else:
+            reply = _read_line(process, timeout)
+        if reply is None:
+            self.stop()
+            return None
+        return bool(json.loads(reply))
+
+    def _start(self) -> subprocess.Popen[str]:
+        command = [sys.executable, os.path.abspath(__file__), "--worker"]
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        if _read_line(process, START_SECONDS) is None:
+            process.kill()
+            process.wait()
+            raise RuntimeError(f"{' '.join(command)}: did not start; run it by hand to see why")
+        self._process = process
+        return process
+
+    def stop(self) -> None:
+        """End the process, if there is one."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+
+def _read_line(process: subprocess.Popen[str], timeout: float) -> str | None:
+    """One line of the process's output; None after `timeout` seconds or at its end."""
+    assert process.stdout is not None
+    poll = select.poll()
+    poll.register(process.stdout, select.POLLIN)
+    if not poll.poll(timeout * 1000):
+        return None
+    return process.stdout.readline() or None
+
+
+class Pool:
+    """`size` workers that any number of threads may ask."""
+
+    def __init__(self, size: int) -> None:
+        if size < 1:
+            raise ValueError(f"RREDCOT_MATH_WORKERS={size}: expected a positive integer")
+        self._idle: queue.LifoQueue[Worker] = queue.LifoQueue()
+        for _ in range(size):
+            self._idle.put(Worker())
+
+    def ask(self, question: Mapping[str, str], timeout: float) -> bool | None:
+        """Like `Worker.ask`, by the next worker that is free."""
+        worker = self._idle.get()
+        try:
+            return worker.ask(question, timeout)
+        finally:
+            self._idle.put(worker)
+
+
+def _limit_memory() -> None:
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+
+
+def _parse(answer: str) -> list[Any]:
+    """math-verify's reading of an answer as LaTeX; empty where it has none."""
+    from math_verify import LatexExtractionConfig, parse
+
+    boxed = f"$\\boxed{{{answer}}}$"
+    return parse(boxed, [LatexExtractionConfig()], fallback_mode="no_fallback", parsing_timeout=None)
+
+
+def _same(gold: list[Any], answer: str) -> bool:
+    from math_verify import verify
+
+    parsed = _parse(answer)
+    return bool(gold and parsed and verify(gold, parsed, timeout_seconds=None))
+
+
+def _parts(gold: str, answer: str) -> list[str]:
+    """What must equal the gold answer, each: of "x = 4" the 4, of "4 = 5" both, else the answer as it is."""
+    if re.search(r"[=,;<>]", gold) or re.search(r"[,;]", answer) or "=" not in answer:
+        return [answer]
+    parts = [part.strip() for part in re.split(r"(?<![<>!\\])=", answer)]
+    numeric = [part for part in parts if part and not re.search("[a-zA-Z]", _COMMAND.sub("", part))]
+    return numeric if len(numeric) > 1 else [answer]
+
+
+def compare(gold: str, answer: str) -> bool:
+    """What a worker does: equality as math-verify sees it; `50%` is both 50 and 0.5."""
+    gold_plain, answer_plain = _PERCENT.sub("", gold), _PERCENT.sub("", answer)
+    parsed = _parse(gold_plain)
+    if all(_same(parsed, part) for part in _parts(gold_plain, answer_plain)):
+        return True
+    if (gold_plain == gold) == (answer_plain == answer):
+        return False
+    if gold_plain != gold:
+        return _same(_parse(f"\\frac{{{gold_plain}}}{{100}}"), answer)
+    return _same(parsed, f"\\frac{{{answer_plain}}}{{100}}")
+
+
+def _reply(question: Mapping[str, str]) -> bool:
+    if "answer" not in question:
+        return bool(_parse(_PERCENT.sub("", question["gold"])))
+    return compare(question["gold"], question["answer"])
+
+
+def work() -> None:
+    """Answer questions from standard input until it ends."""
+    logging.disable(logging.CRITICAL)
+    channel, sys.stdout = sys.stdout, sys.stderr
+    _parse("1")  # imports sympy and builds the grammar
+    _limit_memory()
+    print("ready", file=channel, flush=True)
+    for line in sys.stdin:
+        try:
+            reply = _reply(json.loads(line))
+        except Exception:  # noqa: BLE001  # sympy raises anything on hostile input; none of it is a right answer
+            reply = False
+        print(json.dumps(reply), file=channel, flush=True)
+
+
+if __name__ == "__main__" and sys.argv[1:] == ["--worker"]:
+    work()
