@@ -4,6 +4,7 @@ out is compared with what the core alone makes of the same rows, whatever their 
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ from rredcot_plugin.integrations.verl.batch import BatchSource
 from rredcot_plugin.integrations.verl.runner import STATE_FILE, CreditRunner
 from rredcot_plugin.integrations.verl.settings import read_settings
 from rredcot_plugin.probes.layout import unpack
+from rredcot_plugin.report.traces import read_dumps
 from tests.contract.memory import (
     PARTITION,
     TEMPERATURE,
@@ -65,6 +67,25 @@ def test_a_step_gives_every_row_the_credit_of_its_own_tokens(queue: MemoryQueue,
     assert metrics["rredcot/probes/in_pass/mean"] == (backend != "batched")
     for name, value in credit.metrics.items():
         assert metrics[name] == pytest.approx(value, rel=1e-4, abs=1e-5), name
+
+
+@pytest.mark.parametrize("backend", ["cached", "batched"])
+def test_a_dump_says_of_what_answers_its_values_are_made(queue: MemoryQueue, tmp_path: Path, backend: str) -> None:
+    """Without calibration V̂ is what the answers are worth above the lowest reward, weighted by their probabilities."""
+    options = {**NEWLINE, "calibrate": "none", "dump_dir": str(tmp_path), "probe_backend": backend}
+    step(make_trainer(queue, options), lay_down(queue, bare_rows()))
+    traces = read_dumps(tmp_path)
+    lowest = min(trace.reward for trace in traces)
+    assert lowest == -1.0
+    compared = 0
+    for trace in traces:
+        for i, segment in enumerate(trace.segments[1:], start=1):
+            if trace.proposals and all(one.kind == "group" for one in trace.proposals):
+                worth = lowest + sum(one.probabilities[i] * (one.utility - lowest) for one in trace.proposals)
+                assert segment.value == pytest.approx(worth, rel=5e-3, abs=2e-6)
+                compared += 1
+    assert compared > len(traces) / 2
+    assert json.loads((tmp_path / "run.json").read_text())["options"]["calibrate"] == "none"
 
 
 def test_the_engine_is_asked_once_and_not_again_in_later_passes(queue: MemoryQueue) -> None:

@@ -157,7 +157,9 @@ class CreditRunner:
             self._show(state.rows, rollouts, used, asked)
         return advantages, returns
 
-    def _show(self, rows: PromptedRollouts, rollouts: Rollouts, credit: Credit, asked: Asked | None) -> None:
+    def _show(
+        self, rows: PromptedRollouts, rollouts: Rollouts, credit: Credit, asked: Asked | None = None
+    ) -> None:
         """What people look at; nothing in here changes a number of the step."""
         assert self._table is not None
         step, mini_batch = self.trainer.global_steps, self.trainer.local_trigger_step
