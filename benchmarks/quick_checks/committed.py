@@ -37,6 +37,15 @@ COMMANDS = {
     "learning_large_verl": "python benchmarks/learning.py --against-verl --families sums",
     # of the version whose default segmenter was hybrid, on the processor that `rredcot plan` reckons with
     "assign_credit_hybrid": "python benchmarks/assign_credit.py --output benchmarks/results/assign_credit_hybrid.json",
+    "baseline_weights": "python benchmarks/baseline_weights.py --families chains habits",
+    "segmenter_signal": "python benchmarks/segmenter_signal.py --families habits own_sums "
+    "--segmenters newline sentence hybrid hybrid_16 fixed_8 entropy",
+    # FOLDER has the model's tokenizer and the GGUF file, which the repository does not hold
+    "segment_lengths": "python benchmarks/segment_lengths.py --model FOLDER "
+    "--gguf SmolLM2-135M-Instruct.Q4_1.gguf --traces 16",
+    "estimators": "make bench-estimators",
+    "tabular_gradient": "make bench-tabular",
+    "return_equivalence": "make bench-tabular",
     "overhead": "make bench-overhead",
     "probe_overhead": "make bench-probes",
     "step_share": "rredcot demo --out demo_output && python benchmarks/step_share.py demo_output/rredcot/tensorboard",

@@ -1,0 +1,125 @@
+"""Writes the tables of benchmarks/README.md: every committed result with the command that makes it and the page that shows it.
+
+    python benchmarks/contents.py            # writes the tables
+    python benchmarks/contents.py --check    # exit code 1 if the page differs from them
+
+Commands are those of quick_checks/committed.py, times those that the results record.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from quick_checks.committed import Committed, command_of
+
+FOLDER = Path(__file__).parent
+PAGE = FOLDER / "README.md"
+BEGIN, END = "<!-- {}: written by benchmarks/contents.py -->", "<!-- end of {} -->"
+OVERHEAD, LEARNING, GRADIENT = "evidence/overhead", "evidence/learning", "evidence/gradient"
+VALUES, TABULAR, ESTIMATORS = "evidence/values", "evidence/tabular", "evidence/estimators"
+SCALING, CHOOSING = "guides/scaling", "guides/choosing-values"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a result answers, and the page of docs/ with its numbers; without one it is only compared with by quick.py."""
+
+    question: str
+    page: str | None
+
+
+GROUPS: dict[str, dict[str, Entry]] = {
+    "cost": {
+        "overhead": Entry("time and memory of probes by trace length, number of probes and backend", OVERHEAD),
+        "probe_overhead": Entry("one size of that, in more rounds", OVERHEAD),
+        "assign_credit": Entry("credit of a batch without model calls: time, memory, growth", OVERHEAD),
+        "assign_credit_hybrid": Entry("the same with the segmenter `hybrid`; `rredcot plan` uses it", SCALING),
+        "driver": Entry("what a step costs the driver's process, alone and shared", SCALING),
+        "plan_check": Entry("predictions of `rredcot plan` against measured passes", SCALING),
+        "step_share": Entry("share of a training step of the demo", OVERHEAD),
+        "sum_pi_squared": Entry("Σπ² of every token on top of a log-prob pass", OVERHEAD),
+        "import_time": Entry("`import verl` with the plugin and without", OVERHEAD),
+        "segmenters": Entry("tokens per second of every segmenter", None),
+    },
+    "evidence": {
+        "learning": Entry("does it train faster: 16 rollouts per step", LEARNING),
+        "learning_parts": Entry("the same on the task `parts`", LEARNING),
+        "learning_large": Entry("the same with 64 rollouts per step", LEARNING),
+        "learning_window": Entry("calibration over 4, 16 and 64 steps", LEARNING),
+        "learning_large_verl": Entry("the lean trainer against real runs of verl", LEARNING),
+        "gradient": Entry("signal over variance of the gradient, by way of giving credit", GRADIENT),
+        "gradient_habits": Entry("the same on the task `habits`", GRADIENT),
+        "gradient_chains": Entry("the same on `chains`", GRADIENT),
+        "gradient_own_sums": Entry("the same on `own_sums`", GRADIENT),
+        "gradient_parts": Entry("the same on `parts`", GRADIENT),
+        "gradient_chains_past": Entry("`chains` with values calibrated on earlier steps", GRADIENT),
+        "gradient_own_sums_past": Entry("`own_sums` with values calibrated on earlier steps", GRADIENT),
+        "segmenter_signal": Entry("the same by segmenter", GRADIENT),
+        "segment_lengths": Entry("lengths of segments on traces of a real language model", GRADIENT),
+        "baseline_weights": Entry("which weight a baseline should give to a rollout", CHOOSING),
+        "tabular_gradient": Entry("is the gradient exact, where the true one can be enumerated", TABULAR),
+        "return_equivalence": Entry("where a policy ends with wrong reward models", TABULAR),
+        "estimators": Entry("which of verl's advantage estimators are exact", ESTIMATORS),
+        "fidelity": Entry("values and credit against Monte-Carlo values", VALUES),
+        "fidelity_window": Entry("the same with values calibrated on earlier steps", VALUES),
+    },
+}
+
+
+def table(group: str, committed: Committed) -> str:
+    """One line per result of a group, in Markdown."""
+    lines = ["| result | question | command | recorded time | page |", "| --- | --- | --- | --- | --- |"]
+    for name, entry in GROUPS[group].items():
+        page = f"[{entry.page}](../docs/{entry.page}.md)" if entry.page else "`make bench-quick` compares with it"
+        cells = (
+            f"[{name}](results/{name}.json)",
+            entry.question,
+            f"`{command_of(name)}`",
+            recorded_time(name, committed),
+            page,
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def recorded_time(name: str, committed: Committed) -> str:
+    """CPU time of the run that wrote a result, or the sum over its training runs; a dash where the file has none."""
+    record = committed.record(name)
+    if record is None:
+        return "–"
+    runs = record["raw"] if isinstance(record["raw"], list) else []
+    walls = [run["wall_seconds"] for run in runs if isinstance(run, dict) and run.get("wall_seconds")]
+    if walls:
+        return f"{sum(walls) / 3600:.1f} h in {len(walls)} runs"
+    seconds = record["settings"].get("cpu_seconds")
+    return "–" if seconds is None else f"{seconds / 60:.0f} min"
+
+
+def filled(text: str, committed: Committed) -> str:
+    """The page with its tables; ValueError where a mark is missing."""
+    for group in GROUPS:
+        begin, end = BEGIN.format(group), END.format(group)
+        if text.count(begin) != 1 or text.count(end) != 1:
+            raise ValueError(f"{PAGE}: expected {begin} and {end} once each")
+        before, rest = text.split(begin)
+        text = f"{before}{begin}\n{table(group, committed)}\n{end}{rest.split(end)[1]}"
+    return text
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 if the page differs")
+    check = parser.parse_args().check
+    before = PAGE.read_text(encoding="utf-8")
+    after = filled(before, Committed(FOLDER / "results"))
+    if check:
+        return int(before != after)
+    PAGE.write_text(after, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
