@@ -55,6 +55,7 @@ SILENT = steps("an_engine_that_does_not_answer_has_probes_run_as_rows_from_the_s
 CONTINUATIONS = steps("continuations_are_scored_with_their_prefix_and_found_again_by_key")
 READ = steps("what_is_read_of_a_row")
 VERL = "integrations/verl/"
+WHY = "unit/test_report_why.py"
 MUTANTS = (
     Mutant("the sign of a change of value", "credit/redistribution.py", "following - values", "values - following", (CREDIT,)),
     Mutant("the outcome one segment early", "credit/redistribution.py", "[:, None] - 1\n", "[:, None] - 2\n", (CREDIT,)),
@@ -142,6 +143,10 @@ MUTANTS = (
     Mutant("near misses of our keys pass", VERL + "start.py", "    check_keys(config)", "    _ = check_keys", ("contract/test_start.py",)),
     Mutant("verl's main program starts Ray unchecked", VERL + "main_program.py", "    check_run(copy.deepcopy(config))", "    _ = check_run", ("contract/test_start.py",)),
     Mutant("Dr. GRPO's scale for GRPO's", "choices.py", '"group_std" if by_std else "none"', '"none" if by_std else "group_std"', (OPTIONS + "::test_options_by_plain_override_and_by_hydra_group",)),
+    Mutant("coloured by credit, called advantage", "report/html.py", 'kind_of(segment.advantage)}" style', 'kind_of(segment.credit)}" style', (WHY,)),
+    Mutant("answers of the boundary before", "adapter/trace_record.py", "found[k, s, n]", "found[k, s - 1, n]", (WHY,)),
+    Mutant("the bias of values with the other sign", "report/statistics.py", "segment.value - trace.reward", "trace.reward - segment.value", ("unit/test_report_findings.py",)),
+    Mutant("a page that never stops reloading", "commands/report.py", "make(reload=None)", "make()", ("unit/test_report_compare.py",)),
 )  # fmt: skip
 
 
