@@ -27,13 +27,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
-from lab.tasks import FAMILIES
+from learn.arguments import add_choices, add_running
 from learn.curves import Curves, collect, pace_of
 from learn.execute import execute, known_records, perform
 from learn.runs import DONE, FAILED, Record, Run, Sizes, load, merge, rows_of, take_rows, with_texts
 from learn.schedule import Plan
 from learn.summary import BASE, Summary, summarize, verdicts, without_unknown
-from learn.systems import DEFAULT_SYSTEMS, MORE_SYSTEMS, choose, parse_system
+from learn.systems import choose, parse_system
 from learn.tables import draw, fill_page, make_tables, objections, page_tables, split_page
 from record import picture_of, write_record
 
@@ -63,86 +63,42 @@ QUICK = Sizes(steps=2, prompts=2, group=4, eval_every=2, eval_questions=4, eval_
 
 
 def parse_arguments() -> tuple[argparse.Namespace, Plan]:
-    known = ", ".join(system.name for system in (*DEFAULT_SYSTEMS, *MORE_SYSTEMS))
+    """The command line, and what it plans; exits with code 2 where they do not go together."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
-    add("--quick", action="store_true", help="tiny sizes: shows that it runs, measures nothing")
-    add(
-        "--families",
-        nargs="+",
-        choices=list(FAMILIES),
-        default=None,
-        metavar="NAME",
-        help=f"of {', '.join(FAMILIES)} (default: {' '.join(DEFAULT_FAMILIES)})",
-    )
-    add("--systems", nargs="+", metavar="NAME", help=f"of {known} (default: the first {len(DEFAULT_SYSTEMS)})")
-    add(
-        "--system",
-        nargs="+",
-        action="append",
-        default=[],
-        metavar="WORD",
-        help="NAME KEY=VALUE …: one more, with options of algorithm.rredcot; may be given several times",
-    )
-    add("--seeds", nargs="+", type=int, default=list(range(10)), help="measured (default: 0 to 9)")
-    add("--tuning-seeds", nargs="+", type=int, help="for the choice of the rate (default: 9001, …)")
-    add(
-        "--batch",
-        choices=list(BATCHES),
-        help=f"rollouts a step: {SMALL} (default), 16 in each of 120 steps, or {LARGE}, 64 in each of 30, as verl is run",
-    )
-    add(
-        "--rates",
-        nargs="+",
-        type=float,
-        help="learning rates to choose from, no others (default: three or four, more where the best is at the edge)",
-    )
-    add("--steps", type=int, help="training steps of a run")
-    add("--clean-steps", type=int, default=Sizes.clean_steps, help="supervised steps of the model of own_sums, …")
-    add("--jobs", type=int, default=1, help="processes, one thread each (default 1)")
-    add("--budget", type=float, help="start no run after so many minutes")
-    add("--retry-failed", action="store_true", help="repeat the runs that failed")
-    add(
-        "--merge",
-        nargs="+",
-        type=Path,
-        default=[],
-        metavar="PATH",
-        help="first take over runs of other caches, or of a learning.json",
-    )
-    add("--report", action="store_true", help="run nothing, report what is there")
-    add(
-        "--against-verl", action="store_true", help="compare with real verl runs (minutes each) at the demo's rate"
-    )
-    add("--verl-seeds", nargs="+", type=int, default=[0], help="seeds of the real runs (default 0)")
-    add("--cache", type=Path, default=CACHE, help="folder of the runs")
-    add("--models", type=Path, default=MODELS, help="folder where the model of own_sums, … is kept")
-    add("--output", type=Path, help="where the JSON and the PNG go")
-    add("--page", type=Path, help="page whose part between the learning marks is replaced")  # fmt: skip
+    add_choices(parser, DEFAULT_FAMILIES, tuple(BATCHES))
+    add_running(parser, CACHE, MODELS)
     args = parser.parse_args()
     args.batch = args.batch or (LARGE if args.against_verl else SMALL)
     try:
-        systems = choose(args.systems, [parse_system(words) for words in args.system])
-        sizes = replace(BATCHES[args.batch], clean_steps=args.clean_steps)
-        sizes = QUICK if args.quick else replace(sizes, steps=args.steps or sizes.steps)
-        rates = RATES[args.batch] if args.rates is None else tuple(args.rates)
-        tuning = TUNING_SEEDS[args.batch] if args.tuning_seeds is None else tuple(args.tuning_seeds)
         if args.page is not None:
             split_page(args.page, OUTPUTS[args.batch].stem)
         if args.jobs < 1:
-            raise ValueError(f"--jobs {args.jobs}: allowed are whole numbers from 1")
-        plan = Plan(
-            tuple(dict.fromkeys(args.families or (QUICK_FAMILIES if args.quick else DEFAULT_FAMILIES))),
-            tuple(systems),
-            rates[:1] if args.quick else rates,
-            tuning[:1] if args.quick else tuning,
-            tuple(args.seeds[:2] if args.quick else args.seeds),
-            sizes,
-            FURTHER_RATES[args.batch] if args.rates is None and not args.quick else (),
-        )
+            raise ValueError(f"--jobs {args.jobs}: expected a positive integer")
+        return args, plan_of(args)
     except ValueError as error:
         parser.error(str(error))
-    return args, plan
+
+
+def plan_of(args: argparse.Namespace) -> Plan:
+    """Families, systems, rates, seeds and sizes that the arguments ask for.
+
+    Raises:
+        ValueError: an unknown system, or an option of one that is none.
+    """
+    systems = choose(args.systems, [parse_system(words) for words in args.system])
+    sizes = replace(BATCHES[args.batch], clean_steps=args.clean_steps)
+    rates = RATES[args.batch] if args.rates is None else tuple(args.rates)
+    tuning = TUNING_SEEDS[args.batch] if args.tuning_seeds is None else tuple(args.tuning_seeds)
+    families = args.families or (QUICK_FAMILIES if args.quick else DEFAULT_FAMILIES)
+    return Plan(
+        tuple(dict.fromkeys(families)),
+        tuple(systems),
+        rates[:1] if args.quick else rates,
+        tuning[:1] if args.quick else tuning,
+        tuple(args.seeds[:2] if args.quick else args.seeds),
+        QUICK if args.quick else replace(sizes, steps=args.steps or sizes.steps),
+        FURTHER_RATES[args.batch] if args.rates is None and not args.quick else (),
+    )
 
 
 def clock(minutes: float | None) -> Callable[[], bool]:

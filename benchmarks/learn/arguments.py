@@ -1,0 +1,76 @@
+"""The options of ``learning.py``: what is to be run, and how and where."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from lab.tasks import FAMILIES
+
+from learn.runs import Sizes
+from learn.systems import DEFAULT_SYSTEMS, MORE_SYSTEMS
+
+
+def add_choices(parser: argparse.ArgumentParser, families: Sequence[str], batches: Sequence[str]) -> None:
+    """Families, systems, seeds, rates and sizes. ``families`` are the default's; the first of ``batches`` is the default."""
+    known = ", ".join(system.name for system in (*DEFAULT_SYSTEMS, *MORE_SYSTEMS))
+    small, large = batches
+    add = parser.add_argument
+    add("--quick", action="store_true", help="tiny sizes: shows that it runs, measures nothing")
+    add(
+        "--families",
+        nargs="+",
+        choices=list(FAMILIES),
+        metavar="NAME",
+        help=f"of {', '.join(FAMILIES)} (default: {' '.join(families)})",
+    )
+    add("--systems", nargs="+", metavar="NAME", help=f"of {known} (default: the first {len(DEFAULT_SYSTEMS)})")
+    add(
+        "--system",
+        nargs="+",
+        action="append",
+        default=[],
+        metavar="WORD",
+        help="NAME KEY=VALUE …: one more, with options of algorithm.rredcot; may be given several times",
+    )
+    add("--seeds", nargs="+", type=int, default=list(range(10)), help="measured (default: 0 to 9)")
+    add("--tuning-seeds", nargs="+", type=int, help="for the choice of the rate (default: 9001, …)")
+    add(
+        "--batch",
+        choices=list(batches),
+        help=f"rollouts per step: {small} (default), 16 in each of 120 steps, or {large}, 64 in each of 30, as verl is run",
+    )
+    add(
+        "--rates",
+        nargs="+",
+        type=float,
+        help="learning rates to choose from, no others (default: three or four, more where the best is at the edge)",
+    )
+    add("--steps", type=int, help="training steps of a run")
+    add("--clean-steps", type=int, default=Sizes.clean_steps, help="supervised steps of the model of own_sums, …")
+
+
+def add_running(parser: argparse.ArgumentParser, cache: Path, models: Path) -> None:
+    """Processes, time, folders and files; ``cache`` and ``models`` are the default folders."""
+    add = parser.add_argument
+    add("--jobs", type=int, default=1, help="processes, one thread each (default 1)")
+    add("--budget", type=float, help="start no run after so many minutes")
+    add("--retry-failed", action="store_true", help="repeat the runs that failed")
+    add(
+        "--merge",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="PATH",
+        help="first take over runs of other caches, or of a learning.json",
+    )
+    add("--report", action="store_true", help="run nothing, report what is there")
+    add(
+        "--against-verl", action="store_true", help="compare with real verl runs (minutes each) at the demo's rate"
+    )
+    add("--verl-seeds", nargs="+", type=int, default=[0], help="seeds of the real runs (default 0)")
+    add("--cache", type=Path, default=cache, help="folder of the runs")
+    add("--models", type=Path, default=models, help="folder where the model of own_sums, … is kept")
+    add("--output", type=Path, help="where the JSON and the PNG go")
+    add("--page", type=Path, help="page whose part between the learning marks is replaced")
