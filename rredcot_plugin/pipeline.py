@@ -126,7 +126,7 @@ def _segmented(
         levels = config.build_levels(rollouts)
         coarse, segments = levels[0], levels[-1]
         looks_ahead = LookaheadWatch(config.build_segmenter())(rollouts) is not None
-        notes = {"rredcot/segments/lookahead/mean": float(looks_ahead)}
+        notes = {"rredcot/segments/inexact/mean": float(looks_ahead)}
     check_partition(segments, rollouts.response_mask)
     return segments, coarse, notes
 

@@ -12,7 +12,6 @@ KEYS = {"log_every": "histogram_every"}
 """Old key of ``algorithm.rredcot`` -> new one. Values keep their meaning."""
 
 METRICS = {
-    "rredcot/segments/inexact/mean": "rredcot/segments/lookahead/mean",
     "rredcot/plan/processes/mean": "rredcot/driver/workers/mean",
 }
 """Old metric -> new one, for readers of curves that an earlier version has logged."""

@@ -13,6 +13,7 @@ REQUIRED = ("benchmark", "command", "commit", "machine", "settings", "summary", 
 ENDS = ("low", "value", "high")
 ROUNDING = 1e-9
 COMMANDS = {
+    "segmenter_signal_more": "python benchmarks/segmenter_signal.py --families chains parts sorting",
     "fidelity": "make bench-fidelity",
     "gradient": "make bench-gradient",
     **{

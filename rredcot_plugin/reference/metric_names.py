@@ -44,7 +44,7 @@ SEGMENTS = Section("Segments", "", (
            "newline.", ALL),
     Metric("rredcot/segments/tokens", "tokens", "Length of a segment.", "a step of reasoning",
            "A maximum near the response length is one giant segment: take a segmenter that finds the ends of its steps.", ALL),
-    Metric("rredcot/segments/lookahead", "0 or 1", "1: the segmenter is known to place boundaries that depend on later "
+    Metric("rredcot/segments/inexact", "0 or 1", "1: the segmenter is known to place boundaries that depend on later "
            "tokens, which biases the gradient.", "0",
            "Take a segmenter without _retrospective in its name, or test your own with rredcot.check_segmenter.", MEAN),
 ))  # fmt: skip

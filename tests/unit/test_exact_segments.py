@@ -139,9 +139,9 @@ def test_a_boundary_in_front_of_a_keyword_biases_the_gradient_and_is_found(
     report = rr.assign_credit(
         rollouts, rr.RRedCoTConfig(segmenter=f"{__name__}:BeforeSo", calibrate="none")
     ).metrics
-    assert report["rredcot/segments/lookahead/mean"] == 1.0
+    assert report["rredcot/segments/inexact/mean"] == 1.0
     report = rr.assign_credit(rollouts, rr.RRedCoTConfig(segmenter="keyword", calibrate="none")).metrics
-    assert report["rredcot/segments/lookahead/mean"] == 0.0
+    assert report["rredcot/segments/inexact/mean"] == 0.0
 
 
 class OfThisBatchOnly:

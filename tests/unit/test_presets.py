@@ -97,7 +97,7 @@ def test_old_names_lead_to_names_that_exist_and_hide_none() -> None:
 
 
 def test_an_old_metric_is_found_under_its_new_name(caplog: pytest.LogCaptureFixture) -> None:
-    assert renamed.new_metric("rredcot/segments/inexact/mean") == "rredcot/segments/lookahead/mean"
+    assert renamed.new_metric("rredcot/plan/processes/mean") == "rredcot/driver/workers/mean"
     assert "is now called" in caplog.text
 
 

@@ -233,7 +233,7 @@ def test_folder_without_event_files(tmp_path: Path) -> None:
 
 def test_scalars_of_an_earlier_version_have_todays_names(tmp_path: Path) -> None:
     with import_module("torch.utils.tensorboard").SummaryWriter(str(tmp_path)) as writer:
-        writer.add_scalar("rredcot/segments/inexact/mean", 1.0, 1)
-        writer.add_scalar("rredcot/segments/lookahead/mean", 0.0, 2)
-    found = {"rredcot/segments/lookahead/mean": [(1, 1.0), (2, 0.0)]}
+        writer.add_scalar("rredcot/plan/processes/mean", 1.0, 1)
+        writer.add_scalar("rredcot/driver/workers/mean", 0.0, 2)
+    found = {"rredcot/driver/workers/mean": [(1, 1.0), (2, 0.0)]}
     assert read_scalars(tmp_path) == found

@@ -78,7 +78,7 @@ class StepReader:
             rows = rows.read(self.table) if self.own else rows
         metrics.update(plan_metrics(plan, summary.tokens))
         metrics["rredcot/driver/workers/mean"] = float(credit_workers.processes)
-        metrics["rredcot/segments/lookahead/mean"] = float(summary.lookahead is not None)
+        metrics["rredcot/segments/inexact/mean"] = float(summary.lookahead is not None)
         if summary.lookahead and not self._warned:
             self._warned = True
             logger.warning(INEXACT, self.settings.segmenter, summary.lookahead)
