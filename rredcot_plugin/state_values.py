@@ -66,7 +66,7 @@ def step_values(
         values = torch.cat([prior[:, None], values[:, 1:]], dim=1)
     notes |= metric.calibration_metrics(values, outcomes.score, segments, finite)
     exists = segments.exists[:, 1:] & found.known[:, None]
-    return StepValues(values, step_fit, notes | metric.spread("rredcot/value/raw", raw[:, 1:][exists]))
+    return StepValues(values, step_fit, notes | metric.mean_and_extremes("rredcot/value/raw", raw[:, 1:][exists]))
 
 
 def _by_proposal(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def spread(name: str, x: torch.Tensor, *, low: bool = True) -> dict[str, float]:
+def mean_and_extremes(name: str, x: torch.Tensor, *, low: bool = True) -> dict[str, float]:
     """name/mean, name/max and, where ``low``, name/min of a vector; nothing for an empty one."""
     if x.numel() == 0:
         return {}
@@ -48,15 +48,15 @@ def credit_metrics(
     answer_share = size.gather(1, last)[:, 0] / size.sum(dim=1).clamp(min=1e-12)
     moved = size.sum(dim=1) > 1e-12
     return {
-        **spread("rredcot/segments/per_trace", segments.num_segments),
-        **spread("rredcot/segments/tokens", segments.lengths[exists]),
-        **spread("rredcot/value/prompt", values[:, 0][real]),
-        **spread("rredcot/value/boundary", values[:, 1:][exists[:, 1:]]),
-        **spread("rredcot/value/before_answer", values.gather(1, last)[:, 0][real], low=False),
-        **spread("rredcot/credit/segment_reward", rewards[exists]),
-        **spread("rredcot/credit/abs_delta", size[exists], low=False),
-        **spread("rredcot/credit/segment_advantage", segment_advantages[exists]),
-        **spread("rredcot/credit/baseline", baselines[exists]),
+        **mean_and_extremes("rredcot/segments/per_trace", segments.num_segments),
+        **mean_and_extremes("rredcot/segments/tokens", segments.lengths[exists]),
+        **mean_and_extremes("rredcot/value/prompt", values[:, 0][real]),
+        **mean_and_extremes("rredcot/value/boundary", values[:, 1:][exists[:, 1:]]),
+        **mean_and_extremes("rredcot/value/before_answer", values.gather(1, last)[:, 0][real], low=False),
+        **mean_and_extremes("rredcot/credit/segment_reward", rewards[exists]),
+        **mean_and_extremes("rredcot/credit/abs_delta", size[exists], low=False),
+        **mean_and_extremes("rredcot/credit/segment_advantage", segment_advantages[exists]),
+        **mean_and_extremes("rredcot/credit/baseline", baselines[exists]),
         "rredcot/credit/negative_share/mean": share(deltas[exists] < 0),
         "rredcot/credit/answer_share/mean": float(answer_share[moved].mean()) if bool(moved.any()) else 0.0,
         "rredcot/credit/return_error/max": float((rewards.sum(1) - outcome)[real].abs().max())

@@ -156,13 +156,13 @@ def select(traces: Sequence[Trace], conditions: Sequence[Condition], invert: boo
     traits = all_traits(traces)
     answers = [[condition.holds(own) for own in traits] for condition in conditions]
     unknown = [any(answer[i] is None for answer in answers) for i in range(len(traces))]
-    met = [_spread(traces, answer, c.by) for answer, c in zip(answers, conditions, strict=True)]
+    met = [_for_each_trace(traces, answer, c.by) for answer, c in zip(answers, conditions, strict=True)]
     together = [all(column) for column in zip(*met, strict=True)] if met else [True] * len(traces)
     kept = [(meets != invert) and not lost for meets, lost in zip(together, unknown, strict=True)]
     return Selection(kept, [sum(column) for column in met], sum(unknown))
 
 
-def _spread(traces: Sequence[Trace], answers: Sequence[bool | None], by: str) -> list[bool]:
+def _for_each_trace(traces: Sequence[Trace], answers: Sequence[bool | None], by: str) -> list[bool]:
     """From the answers for traces to those for what is kept together."""
     if by == TRACE:
         return [bool(answer) for answer in answers]

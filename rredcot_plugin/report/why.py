@@ -74,11 +74,11 @@ def sibling_note(traces: Sequence[Trace], size: int) -> str:
     """
     known = [(t.segments[0].value, t.reward) for t in traces if t.segments]
     known = [(value, reward) for value, reward in known if math.isfinite(value) and math.isfinite(reward)]
-    if len(known) < 2 or _spread([value for value, _ in known]) <= ALIKE:
+    if len(known) < 2 or _width([value for value, _ in known]) <= ALIKE:
         return ""
     shifted = [value + reward / (size - 1) for value, reward in known] if size > 1 else []
-    return LEAVE_ONE_OUT if shifted and _spread(shifted) <= ALIKE else MEASURED
+    return LEAVE_ONE_OUT if shifted and _width(shifted) <= ALIKE else MEASURED
 
 
-def _spread(numbers: Sequence[float]) -> float:
+def _width(numbers: Sequence[float]) -> float:
     return max(numbers) - min(numbers)

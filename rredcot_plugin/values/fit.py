@@ -31,7 +31,7 @@ class Labelled:
     counted: Bool[Tensor, " M"]
     at: Bool[Tensor, "B S"]
 
-    def spread(
+    def in_place(
         self,
         fitted: Float[Tensor, " M"] | None,
         otherwise: Float[Tensor, " B"],
@@ -68,7 +68,7 @@ class StepFit:
         labelled = self.labelled
         fitted = self.calibrator.calibrate(labelled.states, labelled.fold, labelled.counted, remember=False)
         notes = {"rredcot/fallback/uncalibrated/mean": float(fitted is None)} | self.calibrator.notes()
-        return labelled.spread(fitted, prior, self.raw), notes
+        return labelled.in_place(fitted, prior, self.raw), notes
 
     def baselines(
         self, state_weight: Float[Tensor, "B S"], otherwise: Float[Tensor, " B"]
@@ -78,7 +78,7 @@ class StepFit:
         self._state_weight = state_weight
         labelled = self._weighted()
         fitted = self.calibrator.baselines(labelled.states, labelled.fold, labelled.counted)
-        return labelled.spread(fitted, otherwise)
+        return labelled.in_place(fitted, otherwise)
 
     def remember(self) -> None:
         """Let the step join the calibrator's window, if a fit has used it."""
