@@ -4,17 +4,18 @@
 PYTHON ?= python3.11
 VENV := .venv
 VENV_VLLM := .venv-vllm
+VENV_LOWEST := .venv-lowest
 BIN := $(VENV)/bin
 PIP_FLAGS := --quiet --disable-pip-version-check
 
 # Tests that start Ray leave the second core to it.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help env env-vllm browser demo dry-run reference test test-unit test-contract test-e2e test-vllm mutants lint types format docs bench-probes bench-overhead bench-fidelity bench-tabular bench-gradient bench-estimators bench-learning bench-quick clean
+.PHONY: help env env-vllm browser demo dry-run reference test test-unit test-contract test-e2e test-vllm test-lowest check-dist publish mutants lint types format docs bench-probes bench-overhead bench-fidelity bench-tabular bench-gradient bench-estimators bench-learning bench-quick clean
 
 help:
 	@sed -n 's/^# //p;s/^## //p' Makefile | head -2
-	@echo "targets: env env-vllm browser demo dry-run reference test test-unit test-contract test-e2e test-vllm mutants lint types format docs bench-probes bench-overhead bench-fidelity bench-tabular bench-gradient bench-estimators bench-learning bench-quick clean"
+	@echo "targets: env env-vllm browser demo dry-run reference test test-unit test-contract test-e2e test-vllm test-lowest check-dist publish mutants lint types format docs bench-probes bench-overhead bench-fidelity bench-tabular bench-gradient bench-estimators bench-learning bench-quick clean"
 
 env: $(VENV)/.installed
 env-vllm: $(VENV_VLLM)/.installed
@@ -34,6 +35,30 @@ $(VENV_VLLM)/.installed: pyproject.toml constraints/vllm.txt tools/vllm_shim/pyp
 	$(VENV_VLLM)/bin/python -m pip uninstall $(PIP_FLAGS) --yes torchvision torchaudio torchcodec
 	$(VENV_VLLM)/bin/python -m pip install $(PIP_FLAGS) --no-deps ./tools/vllm_shim
 	@touch $@
+
+# The oldest transformers that pyproject.toml claims, which verl's extra `vllm` pins too, over the other packages of .venv.
+$(VENV_LOWEST)/.installed: $(VENV)/.installed
+	$(PYTHON) -m venv $(VENV_LOWEST)
+	$(VENV_LOWEST)/bin/python -m pip install $(PIP_FLAGS) --no-deps transformers==5.9.0
+	$(BIN)/python -c 'import site; print("\n".join([site.getsitepackages()[0], "$(CURDIR)"]))' \
+	    > $$($(VENV_LOWEST)/bin/python -c 'import site; print(site.getsitepackages()[0])')/others.pth
+	@touch $@
+
+test-lowest: $(VENV_LOWEST)/.installed
+	OMP_NUM_THREADS=1 $(VENV_LOWEST)/bin/python -m pytest tests/unit/test_probes.py tests/unit/test_attribution.py \
+	    tests/contract/test_engine.py tests/contract/test_verl.py
+
+# sdist and wheel in dist/, built, checked and tried in an environment that has no checkout.
+check-dist: $(VENV)/.publish
+	tools/check_dist.sh $(VENV) dist
+
+$(VENV)/.publish: $(VENV)/.installed
+	$(BIN)/python -m pip install $(PIP_FLAGS) -c constraints/light.txt -e '.[publish]'
+	@touch $@
+
+# To the package index of ~/.pypirc or TWINE_REPOSITORY_URL, with its credentials.
+publish: check-dist
+	$(BIN)/python -m twine upload dist/rredcot-*
 
 browser: env
 	tools/browser.sh $(BIN)/python
@@ -142,4 +167,4 @@ bench-quick: env
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/quick.py
 
 clean:
-	rm -rf $(VENV) $(VENV_VLLM) demo_output .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV_VLLM) $(VENV_LOWEST) dist demo_output .pytest_cache .mypy_cache .ruff_cache .hypothesis
