@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
@@ -20,14 +20,14 @@ GROUP = "verl.plugins"
 INSTALL = "pip install 'rredcot[verl]'"
 IMPORT_SECONDS = 300
 
-PACKAGES: dict[str, str | None] = {
-    "torch": None,
-    "transformers": "5.10",
-    "verl": "0.9.1",
-    "TransferQueue": "0.1.11",
-    "ray": None,
+PACKAGES: dict[str, tuple[str, ...]] = {
+    "torch": (),
+    "transformers": ("5.9", "5.10"),
+    "verl": ("0.9.1",),
+    "TransferQueue": ("0.1.11",),
+    "ray": (),
 }
-"""Distribution -> the release that is supported (a prefix of the version); None for any."""
+"""Distribution -> the releases that are supported (prefixes of the version); none for any."""
 
 
 @dataclass(frozen=True)
@@ -46,15 +46,15 @@ def check_python() -> Check:
     return Check("Python", "ok" if fine else "failed", found, "" if fine else "use Python 3.11 or later")
 
 
-def check_package(name: str, supported: str | None) -> Check:
-    """Installed, and of the supported release."""
+def check_package(name: str, supported: Sequence[str]) -> Check:
+    """Installed, and of a supported release."""
     try:
         found = version(name)
     except PackageNotFoundError:
         return Check(name, "failed", "not installed", INSTALL)
-    if supported is None or found == supported or found.startswith(supported + "."):
+    if not supported or any(f"{found}.".startswith(f"{release}.") for release in supported):
         return Check(name, "ok", found)
-    return Check(name, "failed", f"{found}, supported is {supported}", INSTALL)
+    return Check(name, "failed", f"{found}, supported is {' or '.join(supported)}", INSTALL)
 
 
 def check_sandbox() -> Check:

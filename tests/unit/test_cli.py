@@ -91,16 +91,16 @@ def test_supported_releases_are_the_ones_that_the_package_asks_for() -> None:
     from packaging.requirements import Requirement
 
     asked = {r.name: r.specifier for r in map(Requirement, requires("rredcot") or [])}
-    for name, release in checks.PACKAGES.items():
-        if release is not None:
+    for name, releases in checks.PACKAGES.items():
+        for release in releases:
             assert asked[name].contains(release if release.count(".") > 1 else f"{release}.0"), name
             assert not asked[name].contains("99"), name
 
 
 def test_package_of_another_release_or_absent_fails_with_the_command() -> None:
-    other = checks.check_package("torch", "1.0")
+    other = checks.check_package("torch", ["1.0"])
     assert (other.status, other.way_out) == ("failed", checks.INSTALL)
-    absent = checks.check_package("rredcot-no-such-distribution", None)
+    absent = checks.check_package("rredcot-no-such-distribution", [])
     assert (absent.status, absent.found, absent.way_out) == ("failed", "not installed", checks.INSTALL)
 
 
