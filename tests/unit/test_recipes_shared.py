@@ -106,3 +106,17 @@ def test_every_knob_reaches_verl(script: Path, argv_of: Argv) -> None:
     for given in (values, files):
         argv = " ".join(argv_of(script, **given))
         assert not {knob for knob, value in given.items() if value not in argv}
+
+
+def test_the_table_of_the_page_has_every_script_with_its_lengths(argv_of: Argv) -> None:
+    rows = [line.split(" | ") for line in (RECIPES / "README.md").read_text().splitlines() if "](" in line[:60]]
+    table = {re.findall(r"\]\((.+)\)", row[0])[0]: row[3] for row in rows if len(row) == 6}
+    scripts = {name_of(path): path for path in RECIPES.glob("*/run_*") if "__pycache__" not in str(path)}
+    assert sorted(table) == sorted(scripts)
+    for name, lengths in table.items():
+        if "tiny" in name:  # which sets them in its own environment
+            prompt, response = re.findall(r"MAX_(?:PROMPT|RESPONSE)_LENGTH:-([0-9]+)", scripts[name].read_text())
+        else:
+            given = dict(item.split("=", 1) for item in argv_of(scripts[name]))
+            prompt, response = given["data.max_prompt_length"], given["data.max_response_length"]
+        assert lengths == f"{prompt} + {response}", name
