@@ -58,6 +58,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "gradient_chains_past": Entry("`chains` with values calibrated on earlier steps", GRADIENT),
         "gradient_own_sums_past": Entry("`own_sums` with values calibrated on earlier steps", GRADIENT),
         "segmenter_signal": Entry("the same by segmenter", GRADIENT),
+        "segmenter_signal_more": Entry("the same on `parts`, `sorting` and `chains`", GRADIENT),
         "segment_lengths": Entry("lengths of segments on traces of a real language model", GRADIENT),
         "baseline_weights": Entry("which weight a baseline should give to a rollout", CHOOSING),
         "tabular_gradient": Entry("is the gradient exact, where the true one can be enumerated", TABULAR),

@@ -13,7 +13,8 @@ REQUIRED = ("benchmark", "command", "commit", "machine", "settings", "summary", 
 ENDS = ("low", "value", "high")
 ROUNDING = 1e-9
 COMMANDS = {
-    "segmenter_signal_more": "python benchmarks/segmenter_signal.py --families chains parts sorting",
+    "segmenter_signal_more": "python benchmarks/segmenter_signal.py --families parts sorting chains "
+    "--segmenters newline sentence hybrid fixed_8 entropy --output benchmarks/results/segmenter_signal_more.json",
     "fidelity": "make bench-fidelity",
     "gradient": "make bench-gradient",
     **{
