@@ -177,7 +177,7 @@ class Segments:
         if self.segment_ids.ndim != 2:
             raise ValueError(f"segment_ids: expected (B, T), got shape {tuple(self.segment_ids.shape)}")
         check_shape("num_segments", self.num_segments, (self.segment_ids.shape[0],))
-        row, _, ids = _runs(self.segment_ids)
+        row, _, ids = self._runs
         first = torch.ones_like(row, dtype=torch.bool)
         first[1:] = row[1:] != row[:-1]
         step = ids - torch.where(first, MASKED, ids.roll(1))
@@ -202,7 +202,11 @@ class Segments:
         columns = torch.arange(self.max_segments, device=self.num_segments.device)
         return columns[None, :] < self.num_segments[:, None]
 
-    @property
+    @cached_property
+    def _runs(self) -> tuple[Int[Tensor, " M"], Int[Tensor, " M"], Int[Tensor, " M"]]:
+        return _runs(self.segment_ids)
+
+    @cached_property
     def lengths(self) -> Int[Tensor, "B S"]:
         """Tokens in each segment, 0 in the padding."""
         width, one = self.max_segments, torch.ones((), dtype=torch.int64, device=self.segment_ids.device)
@@ -213,7 +217,7 @@ class Segments:
     def starts(self) -> Int[Tensor, "B S"]:
         """Offset of each segment's first token in the response, T in the padding."""
         B, T = self.segment_ids.shape
-        row, column, ids = _runs(self.segment_ids)
+        row, column, ids = self._runs
         starts = torch.full((B * self.max_segments,), T, dtype=torch.int64, device=self.segment_ids.device)
         # a segment that goes on behind masked tokens has several runs
         starts.scatter_reduce_(0, row * self.max_segments + ids, column, reduce="amin")

@@ -57,7 +57,7 @@ class Limits:
 
         A cut is admitted if the open segment has ``least`` tokens and there is room. The first half of the room is
         given to whatever comes; after that a cut must also lie where spacing says: with r cuts left after a cut at p,
-        not before the place q with √q = √p + (√horizon − √p) / (r + 1). Spacing grows with the position, so a short
+        not before the place q with √q = √p + (√h − √p) / (r + 1), where h is ``horizon``, or 2p where that is more. Spacing grows with the position, so a short
         trace has nearly as many segments as a long one. The first ``reserved`` of the preferred cuts need not keep
         that spacing. Whether a cut is admitted depends on the cuts before it alone.
         """
@@ -71,12 +71,15 @@ class Limits:
         preferred, needless_after = come_first.cuts.tolist(), come_first.needless_after.tolist()
         room = self.most - 1
         ordinary_room = max(0, room - self.reserved)
-        free = (ordinary_room + 1) // 2
+        free, root_horizon = (ordinary_room + 1) // 2, sqrt(self.horizon)
         kept: list[int] = []
         last, ordinary, special, at_cut, at_preferred = 0, 0, 0, 0, 0
         while len(kept) < room:
             earliest, left = last + self.least, ordinary_room - ordinary
-            spaced = earliest if ordinary < free else max(earliest, self._spaced(last, left))
+            spaced = earliest
+            if ordinary >= free:
+                begin, end = sqrt(last), root_horizon if 2 * last <= self.horizon else sqrt(2 * last)
+                spaced = max(earliest, ceil((begin + (end - begin) / (left + 1)) ** 2))
             exempt = special < self.reserved
             soonest = last + 1 if come_first.fixed else earliest if exempt else spaced
             at_preferred = bisect_left(preferred, soonest, at_preferred)
@@ -95,8 +98,3 @@ class Limits:
             last = min(special_next, ordinary_next)
             kept.append(last)
         return np.array(kept, dtype=np.int64)
-
-    def _spaced(self, last: int, left: int) -> int:
-        """The first place of the next cut, by the room that is left."""
-        horizon = max(self.horizon, 2 * last)
-        return ceil((sqrt(last) + (sqrt(horizon) - sqrt(last)) / (left + 1)) ** 2)
