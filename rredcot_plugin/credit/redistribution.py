@@ -23,7 +23,8 @@ def redistribute(
     """The change of value over each segment: δ_i = V̂_{i+1} − V̂_i, and δ_last = R − V̂_last.
 
     The sum over a trace telescopes to R − V̂_0 for any values. 0 in the padding.
-    Source: method.md, section 4; return equivalence after RUDDER (arXiv 1806.07857, section 2).
+    Source: docs/reference/math.md, "redistributed reward";
+    return equivalence after RUDDER (arXiv 1806.07857, section 2).
 
     >>> redistribute(torch.tensor([[0.5, 0.8, 0.2]]), torch.tensor([1.0]), torch.tensor([3])).round(decimals=1)
     tensor([[ 0.3000, -0.6000,  0.8000]])

@@ -2,7 +2,7 @@
 
 π(y|s) is the probability that the actor, asked to answer at state s, gives exactly the answer y. Answers
 that the group's rollouts already produced serve as proposals; nothing is generated.
-Source: RREDCoT (arXiv 2606.06475); method.md, section 2.
+Source: RREDCoT (arXiv 2606.06475); docs/reference/math.md, "support".
 """
 
 from __future__ import annotations

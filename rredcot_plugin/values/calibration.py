@@ -4,7 +4,7 @@ How probable the right answer is *now* lies far below the value of continuing to
 segments. Outcomes are free labels: a small logistic regression of R on features of the prefix, fitted on
 other groups of the batch and on the last steps, gives calibrated values that stay independent of the
 trace's own outcome (``outcome``). ``group_shift`` fits one number instead, what must be added to the logit of
-every raw value. Source: method.md, section 2.
+every raw value. Source: docs/reference/math.md, "calibration".
 """
 
 from __future__ import annotations

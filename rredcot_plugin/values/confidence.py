@@ -20,7 +20,7 @@ class ConfidenceEstimator:
 
     V̂_i = exp(mean log-prob of the unmasked tokens before segment i), in (0, 1], 1 at the prompt. With
     ``calibrate: outcome`` the fit sees running log-probs anyway; this is the estimator without probes.
-    Source: method.md, section 2 (``confidence``). Rollouts without log-probs have no values.
+    Source: docs/reference/math.md (``confidence``). Rollouts without log-probs have no values.
     """
 
     proposes: ClassVar[str] = NO_PROBES

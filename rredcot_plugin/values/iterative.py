@@ -21,7 +21,7 @@ class IterativeEstimator:
     ``sweeps`` times from the last state to the first: V̂_i ← (1 − alpha)·V̂_i + alpha·V̂_{i+1}, V̂_S = R. ``base`` names the estimator that is refined, ``base_kwargs`` its options. The outcome of the trace
     itself flows into its values, so λ=1 is no longer unbiased: alpha = 0 is the base, alpha = 1 gives R
     everywhere and with it no credit before the prompt's.
-    Source: RREDCoT (arXiv 2606.06475) names iterative refinement; the formula is method.md, section 2.
+    Source: RREDCoT (arXiv 2606.06475) names iterative refinement; the formula is docs/reference/math.md, "iterative".
 
     Raises:
         ValueError: alpha outside [0, 1], sweeps under 1.

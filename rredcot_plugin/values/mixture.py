@@ -20,7 +20,7 @@ class MixtureEstimator:
 
     V̂ = Σ_m w_m·V̂_m / Σ_m w_m over the estimators that know a row; a row nobody knows stays unknown.
     ``estimators`` is a list of names, or of ``{name, options, weight}``; a weight left out is 1.
-    Source: method.md, section 2 (mixtures).
+    Source: docs/reference/math.md (mixtures).
 
     Raises:
         ValueError: an empty list, an entry that is neither, a weight that is not a positive number.

@@ -51,7 +51,7 @@ def build_proposals(
     ground_truth_utility: float = 1.0,
     lowest: Float[Tensor, " B"] | None = None,
 ) -> Proposals:
-    """Collect the distinct answers of each group (method.md, section 2).
+    """Collect the distinct answers of each group (docs/reference/math.md, "leave-one-out").
 
     The utility of an answer is the mean reward of the rollouts that gave it. With ``leave_one_out`` a
     rollout's own reward does not count, so an answer that only it gave is not proposed to it. Answers

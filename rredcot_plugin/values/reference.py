@@ -34,7 +34,8 @@ class ReferenceEstimator:
     probability of a long text is tiny: ``length_normalize`` (the geometric mean per token) or ``calibrate`` puts it
     on a scale. ``clip`` bounds the weight π/q. References come from column ``column`` of the data set, or
     from that key of ``extra_info``: see ``build_references`` for what it may hold.
-    Source: RREDCoT (arXiv 2606.06475), the bank of (question, solution, answer) in one note; method.md, section 2.
+    Source: RREDCoT (arXiv 2606.06475), the bank of (question, solution, answer) in one note;
+    docs/reference/math.md, "reference".
     """
 
     column: str = "references"

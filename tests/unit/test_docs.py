@@ -240,3 +240,17 @@ def test_the_metrics_of_the_first_pages_exist() -> None:
     for page in (*FIRST_PAGES, "guides/tuning.md", "start/troubleshooting.md"):
         for name in re.findall(r"`((?:rredcot|timing_s/rredcot)[/_][a-z_/]+)`", (DOCS / page).read_text()):
             assert name in known or name.rsplit("/", 1)[0] in known, f"{page}: {name}"
+
+
+def test_the_code_cites_no_page_that_the_project_does_not_hold() -> None:
+    root = DOCS.parent
+    folders = ("rredcot_plugin", "benchmarks", "recipes", "examples")
+    pages = [
+        *root.glob("*.md"),
+        *(page for folder in ("docs", *folders) for page in (root / folder).rglob("*.md")),
+    ]
+    held = {page.name for page in pages}
+    files = [file for folder in folders for file in (root / folder).rglob("*.py")]
+    cited = {(file, page) for file in files for page in re.findall(r"\b[\w/-]*\w\.md\b", file.read_text())}
+    assert len(cited) > 24
+    assert not [f"{file}: {page}" for file, page in sorted(cited) if Path(page).name not in held]

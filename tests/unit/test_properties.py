@@ -1,4 +1,4 @@
-"""What must hold for any batch, whatever is configured (method.md, section 6, properties 1 to 3).
+"""What must hold for any batch, whatever is configured (docs/reference/math.md).
 
 Every shipped segmenter with every shaper: the redistributed rewards of a trace sum to its outcome, masked tokens
 get exactly 0, the order of the rows does not matter, and neither does where a response stands in its row.

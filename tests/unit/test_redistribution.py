@@ -98,7 +98,7 @@ def test_padding_changes_nothing(rollouts, left, right) -> None:
 
 
 def test_lambda_zero_sums_to_the_grpo_advantage() -> None:
-    """Σ_k Â_k = R − mean_g(R) with the group's mean as prior (method.md, section 5)."""
+    """Σ_k Â_k = R − mean_g(R) with the group's mean as prior (docs/reference/math.md)."""
     rewards = torch.zeros(4, 6)
     rewards[:, -1] = torch.tensor([1.0, 0.0, 0.0, 1.0])
     rollouts = rr.Rollouts(torch.zeros(4, 6, dtype=torch.int64), torch.ones(4, 6).bool(), rewards, [0] * 4)

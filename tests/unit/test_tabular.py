@@ -1,7 +1,7 @@
 """What the method promises of bias, on a policy small enough to enumerate: no sampling, no slack.
 
 Values: ``support`` never lies above the exact value, comes closer with every proposal and meets it once the
-proposals hold every rewarded answer (method.md, property 5). Gradients: with λ = 1, leave-one-out and no scaling
+proposals hold every rewarded answer (docs/reference/math.md). Gradients: with λ = 1, leave-one-out and no scaling
 the expected policy gradient over *all* groups is the exact one for any V̂, raw, made up or calibrated (property
 6); it is not where a rollout's own reward is let in, where λ < 1 meets a wrong V̂, or where a boundary is placed
 by the very token that follows it.

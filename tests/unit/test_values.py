@@ -69,7 +69,7 @@ def test_own_ratio_is_exact_at_the_last_state_and_clips() -> None:
 
 @given(st.lists(st.floats(0.01, 1), min_size=1, max_size=6), st.lists(st.booleans(), min_size=6, max_size=6))
 def test_support_is_never_above_the_exact_value_and_reaches_it(weights: list[float], proposed: list[bool]) -> None:
-    """Non-positive bias for U ≥ 0; none once the proposals hold every rewarded answer (method.md, property 5)."""
+    """Non-positive bias for U ≥ 0; none once the proposals hold every rewarded answer (docs/reference/math.md)."""
     pi = torch.tensor(weights) / sum(weights)
     utility = torch.arange(len(weights)).float() / len(weights)
     exact = float((pi * utility).sum())
@@ -446,7 +446,7 @@ def test_confidence_is_the_geometric_mean_probability_so_far() -> None:
 
 @pytest.mark.parametrize("calibrate", ["none", "outcome"])
 def test_values_do_not_depend_on_the_rollouts_own_reward(calibrate: str) -> None:
-    """What makes V̂ a baseline: a function of the prefix and of other rollouts (method.md, section 2)."""
+    """What makes V̂ a baseline: a function of the prefix and of other rollouts (docs/reference/math.md)."""
     generator = torch.Generator().manual_seed(3)
     rewards = torch.zeros(12, 9)
     rewards[:, -1] = (torch.rand(12, generator=generator) > 0.5).float()

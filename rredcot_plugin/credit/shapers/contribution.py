@@ -22,7 +22,8 @@ class Contribution:
     """Weight each δ by |δ|^power, gains and losses of a trace on their own: what they add up to stays.
 
     δ_k > 0 becomes P·δ_k^(1+p) / Σ_{δ>0} δ^(1+p) with P the sum of the gains; losses alike. power 0 changes
-    nothing, a large one leaves the largest gain and the largest loss. Source: method.md, section 4; keeping the
+    nothing, a large one leaves the largest gain and the largest loss. Source: docs/reference/math.md, "shapers";
+    keeping the
     two sums apart is our reading, since a common factor is undefined where they cancel.
 
     Raises:

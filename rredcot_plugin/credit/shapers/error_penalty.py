@@ -22,7 +22,7 @@ class ErrorPenalty:
     """Where R is below the group's mean, negative δ are multiplied by 1 + beta and the gains grow to match.
 
     With P the gains and N the losses of the trace, gains are multiplied by (P + beta·N) / P, which keeps P − N. A
-    trace without gains has nothing to balance with and stays as it is. Source: method.md, section 4.
+    trace without gains has nothing to balance with and stays as it is. Source: docs/reference/math.md, "shapers".
 
     Raises:
         ValueError: a negative beta.

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 class Smoothing:
     """Each segment hands the share ``weight`` of its δ to either neighbour, ``sweeps`` times.
 
-    A segment without a neighbour on one side keeps that share, so the sum stays. Source: method.md, section 4
+    A segment without a neighbour on one side keeps that share, so the sum stays. Source: docs/reference/math.md,
+    "shapers"
     (a symmetric kernel over neighbouring segments).
 
     Raises:
