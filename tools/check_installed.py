@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib import metadata, resources
+from pathlib import Path
 
 FILES = (
     "py.typed",
@@ -27,6 +28,8 @@ def missing() -> list[str]:
     found += [
         f"{name}: no entry point of verl.plugins" for name in ("rredcot", "rredcot_cpu") if name not in plugins
     ]
+    if not (Path(sys.prefix) / "share/rredcot/recipes/common.sh").is_file():
+        found.append("share/rredcot/recipes: not installed; `rredcot recipe` needs them")
     if "site-packages" not in str(package):
         found.append(f"{package}: a checkout was imported, not what is installed")
     return found
