@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rredcot_plugin import baselines as _baselines  # noqa: F401  registers
 from rredcot_plugin import segmenters as _segmenters  # noqa: F401  registers
+from rredcot_plugin.baselines import Evidence
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.credit import shapers as _shapers  # noqa: F401  registers
 from rredcot_plugin.credit.advantages import segment_gae
@@ -31,6 +32,7 @@ from rredcot_plugin.registry import (
 from rredcot_plugin.testing import check_segmenter
 from rredcot_plugin.types import Credit, Rollouts, Segments
 from rredcot_plugin.values import importance_values
+from rredcot_plugin.values.base import Estimate, Probed
 
 if TYPE_CHECKING:
     from rredcot_plugin.probes import probe_log_probs as probe_log_probs
@@ -39,6 +41,9 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Credit",
+    "Estimate",
+    "Evidence",
+    "Probed",
     "RRedCoTConfig",
     "Rollouts",
     "Segments",

@@ -72,6 +72,7 @@ class Registry:
         return decorator
 
     def names(self) -> list[str]:
+        """All registered names, sorted."""
         return sorted(self._factories)
 
     def factory(self, name_or_path: str | Mapping[str, Any]) -> Factory:

@@ -15,6 +15,8 @@ from rredcot_plugin.presets import find_preset
 
 DEFAULT = Setup()
 NEEDS = ("transformers",)
+WIDTH = 200
+"""Columns of the tables where they go to a file or a pipe."""
 
 
 def plan(
@@ -95,4 +97,7 @@ def plan(
     if as_json:
         typer.echo(json.dumps(found.as_dict(), indent=2))
     else:
-        show(found, Console(highlight=False))
+        console = Console(highlight=False)
+        if not console.is_terminal:  # a file has no edge: a table cut to 80 columns would lose digits
+            console.width = max(console.width, WIDTH)
+        show(found, console)

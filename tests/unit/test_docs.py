@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pkgutil
 import re
+import runpy
 import shlex
 import tomllib
 from collections.abc import Iterator
@@ -53,6 +54,23 @@ def test_the_estimator_of_the_extension_page_works(tmp_path: Path) -> None:
     config = rr.RRedCoTConfig(value_estimator="half_way", segmenter="newline", calibrate="none")
     credit = rr.assign_credit(text_rollouts(["a\nb\nccc"]), config)
     assert credit.values[0].tolist() == [0.0, 0.5, 1.0]
+
+
+def test_every_python_block_of_the_extension_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "guides/extending.md").read_text(), re.DOTALL)
+    assert len(blocks) >= 4
+    monkeypatch.syspath_prepend(tmp_path)
+    for number, block in enumerate(blocks):
+        name = re.match(r"# (\w+\.py)\n", block)
+        file = tmp_path / (name[1] if name else f"block_{number}.py")
+        file.write_text(block)
+        runpy.run_path(str(file), run_name=file.stem)
+
+
+def test_what_extensions_need_is_exported_with_a_sentence() -> None:
+    for name in rr.__all__:
+        assert re.search(r"\w.*\.(\s|$)", getattr(rr, name).__doc__ or ""), f"{name}: no sentence in its docstring"
+    assert {"Estimate", "Evidence", "Probed"} <= set(rr.__all__)
 
 
 def test_every_name_has_its_line_on_the_configuration_page() -> None:

@@ -400,6 +400,12 @@ def test_a_wrong_option_is_named_and_ends_with_code_2(
         assert part in result.output
 
 
+def test_a_plan_in_a_pipe_is_not_cut_to_a_narrow_terminal() -> None:
+    narrow, wide = (CliRunner().invoke(app, QWEN, env={"COLUMNS": columns}).output for columns in ("80", "200"))
+    assert narrow == wide
+    assert "…" not in narrow
+
+
 def test_unknown_gpus_are_told_what_there_is() -> None:
     assert find_gpu("a100-80").gb == 80
     with pytest.raises(ValueError, match="MI300X"):

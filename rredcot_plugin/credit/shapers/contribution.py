@@ -23,8 +23,7 @@ class Contribution:
 
     δ_k > 0 becomes P·δ_k^(1+p) / Σ_{δ>0} δ^(1+p) with P the sum of the gains; losses alike. power 0 changes
     nothing, a large one leaves the largest gain and the largest loss. Source: docs/reference/math.md, "shapers";
-    keeping the
-    two sums apart is our reading, since a common factor is undefined where they cancel.
+    keeping the two sums apart is our reading, since a common factor is undefined where they cancel.
 
     Raises:
         ValueError: a negative power.

@@ -22,8 +22,7 @@ class Smoothing:
     """Each segment hands the share ``weight`` of its δ to either neighbour, ``sweeps`` times.
 
     A segment without a neighbour on one side keeps that share, so the sum stays. Source: docs/reference/math.md,
-    "shapers"
-    (a symmetric kernel over neighbouring segments).
+    "shapers" (a symmetric kernel over neighbouring segments).
 
     Raises:
         ValueError: a weight outside [0, 0.5], or fewer than one sweep.
