@@ -93,6 +93,10 @@ def score(
     except OutputExistsError as error:
         errors.print(Text(str(error)), soft_wrap=True)
         raise typer.Exit(2) from error
+    except KeyboardInterrupt as error:
+        kept = f"what is finished is in {settings.out}" if settings.out.exists() else "nothing was finished yet"
+        errors.print(Text(f"stopped: {kept}; run the same command again to go on from there"), soft_wrap=True)
+        raise typer.Exit(130) from error
     except (ValueError, OSError, RuntimeError) as error:
         errors.print(Text(_reason(model, error)), soft_wrap=True)
         raise typer.Exit(1) from error

@@ -14,8 +14,8 @@ from rredcot_plugin.offline.json_lines import BadLine, read_lines
 
 NAMES = {
     "prompt": ("prompt", "input"),
-    "response": ("response", "output"),
-    "reward": ("reward", "score"),
+    "response": ("response", "output", "completion"),
+    "reward": ("reward", "score", "rewards"),
     "group": ("uid", "group"),
     "ground_truth": ("ground_truth", "gts"),
     "references": ("references",),
@@ -72,7 +72,7 @@ def _row(line: int, record: Mapping[str, Any], names: Mapping[str, Sequence[str]
     return Row(
         line=line,
         prompt=prompt,
-        response=_text("response", get("response")),
+        response=_response(get("response")),
         reward=_reward(get("reward")),
         group=group,
         step=step,
@@ -100,13 +100,21 @@ def _prompt(value: Any) -> str | list[Mapping[str, Any]]:
     raise ValueError(f"prompt: expected a text or a list of messages with 'role' and 'content', got {value!r:.80}")
 
 
-def _text(name: str, value: Any) -> str:
+def _response(value: Any) -> str:
+    """A text, or TRL's conversational form of it: a list of one message with a text as ``content``."""
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], Mapping):
+        value = value[0].get("content")
     if not isinstance(value, str):
-        raise ValueError(f"{name}: expected a text, got {value!r:.80}")
+        raise ValueError(f"response: expected a text, got {value!r:.80}")
     return value
 
 
 def _reward(value: Any) -> float:
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            raise ValueError(f"reward: expected a number, got {value!r:.80}") from None
     if not isinstance(value, int | float):
         raise ValueError(f"reward: expected a number, got {value!r:.80}")
     return float(value)

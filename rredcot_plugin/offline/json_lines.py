@@ -25,6 +25,8 @@ class BadLine:
 def read_lines(path: Path, parse: Callable[[int, Mapping[str, Any]], T]) -> tuple[list[T], list[BadLine]]:
     """``parse(line number, object)`` of every line, and the lines that are broken; empty lines do not count.
 
+    A file that is one JSON array of objects is read too; the line number is then the place in the array, from 1.
+
     Raises:
         ValueError: no such file, or one of which not a single line can be read; the message has the first reason.
     """
@@ -33,7 +35,7 @@ def read_lines(path: Path, parse: Callable[[int, Mapping[str, Any]], T]) -> tupl
         raise ValueError(f"{path}: expected a file of JSON lines, got {found}")
     good: list[T] = []
     bad: list[BadLine] = []
-    for number, line in _numbered(path):
+    for number, line in _array(path) or _numbered(path):
         try:
             good.append(parse(number, _unicode_object(line)))
         except UNREADABLE as error:
@@ -45,6 +47,20 @@ def read_lines(path: Path, parse: Callable[[int, Mapping[str, Any]], T]) -> tupl
             else f"{path}, line 1: expected JSON lines, got an empty file"
         )
     return good, bad
+
+
+def _array(path: Path) -> list[tuple[int, bytes]]:
+    """The objects of a file that is one JSON array of them, as lines; nothing for any other file."""
+    with path.open("rb") as file:
+        if not file.read(1024).lstrip().startswith(b"["):
+            return []
+    try:
+        records = json.loads(path.read_bytes())
+    except UNREADABLE:
+        return []
+    if not all(isinstance(record, dict) for record in records):
+        return []
+    return [(number, json.dumps(record).encode()) for number, record in enumerate(records, start=1)]
 
 
 def _numbered(path: Path) -> Iterator[tuple[int, bytes]]:

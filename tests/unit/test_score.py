@@ -330,6 +330,33 @@ def test_verls_own_dump_gives_the_same_values(raw: Path, tmp_path: Path) -> None
     assert {(r["uid"], r["step"]) for r in records(out)} == {(f"problem-{i}", 7) for i in range(3)}
 
 
+@pytest.mark.parametrize("indent", [None, 2])
+def test_trls_columns_and_a_json_array_are_read(tmp_path: Path, indent: int | None) -> None:
+    asked, said = [{"role": "user", "content": "1 + 1 ="}], [{"role": "assistant", "content": "2"}]
+    rows = [
+        {"prompt": asked, "completion": said, "rewards": "1.0"},
+        {"prompt": asked, "completion": "3", "reward": "0"},
+        {"prompt": asked, "completion": "3", "reward": "none"},
+    ]
+    (tmp_path / "r.json").write_text(json.dumps(rows, indent=indent))
+    good, bad = read_rows(tmp_path / "r.json")
+    assert [(row.prompt, row.response, row.reward) for row in good] == [(asked, "2", 1.0), (asked, "3", 0.0)]
+    assert [(line.number, line.reason) for line in bad] == [(3, "reward: expected a number, got 'none'")]
+
+
+def test_an_interrupt_says_where_it_stopped_and_how_to_go_on(
+    rollouts: Path, raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rredcot_plugin.offline.run.run_score", interrupt)
+    result = score(rollouts, "-o", str(tmp_path / "none.jsonl"), *RAW)
+    assert result.exit_code == 130
+    assert "nothing was finished yet; run the same command again" in result.stderr
+    assert f"what is finished is in {raw}" in score(rollouts, "-o", str(raw), *RAW).stderr
+
+
 def test_broken_lines_are_named_and_the_rest_is_scored(rollouts: Path, raw: Path, tmp_path: Path) -> None:
     lines = rollouts.read_text().splitlines()
     lines[4:4] = ['{"prompt": "1 +', '{"prompt": "x", "response": "y", "score": null}', '{"a": 1, "b": 2}', "\xff"]
@@ -340,7 +367,8 @@ def test_broken_lines_are_named_and_the_rest_is_scored(rollouts: Path, raw: Path
     for told in (
         "line 5: left out: no complete JSON",
         "line 6: left out: reward: expected a number, got None",
-        "line 7: left out: missing columns: 'prompt' or 'input', 'response' or 'output', 'reward' or 'score'; found: 'a', 'b'",
+        "line 7: left out: missing columns: 'prompt' or 'input', 'response' or 'output' or 'completion', "
+        "'reward' or 'score' or 'rewards'; found: 'a', 'b'",
         "line 8: left out: no UTF-8 text",
     ):
         assert told in result.stderr
@@ -352,7 +380,7 @@ def test_broken_lines_are_named_and_the_rest_is_scored(rollouts: Path, raw: Path
         ("", "expected JSON lines, got an empty file"),
         (
             '{"prompt": "1", "output": "2"}\n' * 3,
-            "line 1: missing columns: 'reward' or 'score'; found: 'prompt', 'output'",
+            "line 1: missing columns: 'reward' or 'score' or 'rewards'; found: 'prompt', 'output'",
         ),
         ("[1, 2]", "line 1: expected an object, got list"),
         (
