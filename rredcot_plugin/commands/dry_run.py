@@ -16,6 +16,7 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from rredcot_plugin.dry_run.rehearsal import Finding
+    from rredcot_plugin.tiny.progress import Progress
     from rredcot_plugin.tiny.watched import Show
 
 NEEDS = ("verl", "pyarrow", "tokenizers")
@@ -33,6 +34,9 @@ def dry_run(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Keep logs, overrides and metrics in this folder.")
     ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Name the overrides that had another value on the CPU.")
+    ] = False,
 ) -> None:
     """Check recipes without their GPUs: configuration, data, reward, memory, and two steps on the CPU."""
     missing = [name for name in NEEDS if find_spec(name) is None]
@@ -47,7 +51,9 @@ def dry_run(
         raise typer.BadParameter(f"out={out}: not empty; take another folder")
     console = Console(highlight=False)
     failed = [
-        str(script) for script in recipe if not _rehearse(script, override or [], steps, gpu_gb, out, console)
+        str(script)
+        for script in recipe
+        if not _rehearse(script, override or [], steps, gpu_gb, out, console, verbose)
     ]
     if len(recipe) > 1:
         console.print(Text(f"{len(recipe) - len(failed)} of {len(recipe)} recipes passed", style="bold"))
@@ -56,7 +62,13 @@ def dry_run(
 
 
 def _rehearse(
-    script: Path, overrides: list[str], steps: int, gpu_gb: float, out: Path | None, console: Console
+    script: Path,
+    overrides: list[str],
+    steps: int,
+    gpu_gb: float,
+    out: Path | None,
+    console: Console,
+    verbose: bool,
 ) -> bool:
     """Print findings as they come; whether nothing was wrong. The log of a training that failed is kept."""
     from transformers.utils import logging
@@ -66,7 +78,7 @@ def _rehearse(
 
     logging.disable_progress_bar()  # of saving a tiny model
     base = Path(tempfile.mkdtemp(prefix="rredcot_dry_run_")) if out is None else out
-    rehearsal = Rehearsal(script, tuple(overrides), base.resolve() / script.stem, steps, gpu_gb)
+    rehearsal = Rehearsal(script, tuple(overrides), base.resolve() / script.stem, steps, gpu_gb, verbose)
     console.print(Text(str(script), style="bold"), soft_wrap=True)
     try:
         with _live(console) as show:
@@ -89,9 +101,16 @@ def _print(console: Console, finding: Finding) -> None:
 
 @contextmanager
 def _live(console: Console) -> Iterator[Show]:
-    """Progress on one changing line in a terminal; nothing elsewhere but the findings."""
+    """Progress on one changing line in a terminal; elsewhere one line per phase."""
     if not console.is_terminal:
-        yield lambda progress: None
+        seen: set[str] = set()
+
+        def tell(progress: Progress) -> None:
+            if progress.phase not in seen:
+                seen.add(progress.phase)
+                console.print(Text(f"    {progress.phase} …"), soft_wrap=True)
+
+        yield tell
         return
     with console.status("reading the recipe …") as status:
         yield lambda progress: status.update(Text(progress.line(), no_wrap=True, overflow="ellipsis"))

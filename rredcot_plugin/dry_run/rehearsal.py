@@ -40,6 +40,8 @@ class Rehearsal:
     folder: Path
     steps: int = 2
     gpu_gb: float = 80.0
+    verbose: bool = False
+    """Name the overrides that had another value on the CPU."""
 
     @property
     def log(self) -> Path:
@@ -77,7 +79,7 @@ class Rehearsal:
         yield from self._needs(config, settings, architecture, found.rows, trial.best)
         if self.steps > 0:
             outcome = self._train(config, launch, architecture, found, trial, show)
-            yield from _outcome(outcome, settings, len(launch.overrides))
+            yield from _outcome(outcome, settings, len(launch.overrides), self.verbose)
 
     def _configuration(self, config: Any, launch: Launch) -> Iterator[Finding]:
         import verl
@@ -153,15 +155,15 @@ def _algorithm(config: Any, settings: Any) -> str:
     return f"{name}: segmenter {settings.segmenter}, values {settings.value_estimator}, lam {settings.lam:g}"
 
 
-def _outcome(outcome: Outcome, settings: Any, overrides: int) -> Iterator[Finding]:
+def _outcome(outcome: Outcome, settings: Any, overrides: int, verbose: bool = False) -> Iterator[Finding]:
     steps = {step: metrics for step, metrics in outcome.steps.items() if step > 0}
     last = steps[max(steps)]
     yield Finding("training", f"{len(steps)} steps of stock verl on the CPU; {_rewards(last)}")
     if settings is not None:
         yield Finding("credit", _credit(last))
-    yield Finding(
-        "training", f"{len(outcome.replaced)} of {overrides} overrides had another value on the CPU", "note"
-    )
+    named = ": " + ", ".join(outcome.replaced) if verbose else " (--verbose names them)"
+    replaced = f"{len(outcome.replaced)} of {overrides} overrides had another value on the CPU"
+    yield Finding("training", replaced + (named if outcome.replaced else ""), "note")
 
 
 def _rewards(metrics: Mapping[str, float]) -> str:
