@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from statistics import median
 from typing import Any
 
 import pytest
+from rich.console import Console
 from transformers import AutoConfig
 from typer.testing import CliRunner
 
@@ -25,7 +27,7 @@ from rredcot_plugin.planning.models import ModelSizes, find_sizes, sizes_of
 from rredcot_plugin.planning.result import make_plan
 from rredcot_plugin.planning.setup import Setup
 from rredcot_plugin.planning.step import alternatives, plan_step
-from rredcot_plugin.planning.tables import in_units
+from rredcot_plugin.planning.tables import in_units, show
 from rredcot_plugin.planning.transfers import probe_vector, read_row, sampled_row, transfers
 from rredcot_plugin.probes.layout import pack
 
@@ -358,7 +360,11 @@ def test_json_has_every_number_and_the_tables_the_same() -> None:
         "driver: credit",
     ):
         assert part in text.output
-    assert all(len(line) <= 80 for line in text.output.splitlines() if line.endswith("  "))
+    assert "…" not in text.output, "nothing is cut in a file"
+    terminal = Console(width=80, file=io.StringIO(), highlight=False)
+    show(plan, terminal)
+    lines = terminal.file.getvalue().splitlines()
+    assert all(len(line) <= 80 for line in lines if line.endswith("  "))
 
 
 def test_what_does_not_fit_is_said() -> None:
