@@ -31,11 +31,11 @@ def read_lines(path: Path, parse: Callable[[int, Mapping[str, Any]], T]) -> tupl
         ValueError: no such file, or one of which not a single line can be read; the message has the first reason.
     """
     if not path.is_file():
-        found = "a folder" if path.is_dir() else "nothing"
-        raise ValueError(f"{path}: expected a file of JSON lines, got {found}")
+        found = "expected a file of JSON lines, got a folder" if path.is_dir() else "no such file"
+        raise ValueError(f"{path}: {found}")
     good: list[T] = []
     bad: list[BadLine] = []
-    for number, line in _array(path) or _numbered(path):
+    for number, line in array_of_objects(path) or _numbered(path):
         try:
             good.append(parse(number, _unicode_object(line)))
         except UNREADABLE as error:
@@ -49,7 +49,7 @@ def read_lines(path: Path, parse: Callable[[int, Mapping[str, Any]], T]) -> tupl
     return good, bad
 
 
-def _array(path: Path) -> list[tuple[int, bytes]]:
+def array_of_objects(path: Path) -> list[tuple[int, bytes]]:
     """The objects of a file that is one JSON array of them, as lines; nothing for any other file."""
     with path.open("rb") as file:
         if not file.read(1024).lstrip().startswith(b"["):

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rredcot_plugin.offline.json_lines import UNREADABLE, json_object, reason_of
+from rredcot_plugin.offline.json_lines import UNREADABLE, array_of_objects, json_object, reason_of
 from rredcot_plugin.offline.rollout_record import found_keys, read_rollout
 from rredcot_plugin.report.choice import Candidate, Choice, Entry, Place
 from rredcot_plugin.report.corpus import Corpus, Problem
@@ -99,9 +99,8 @@ def find_files(paths: Iterable[Path]) -> list[File]:
             raise ValueError(f"{path}: no rollouts here, expected files called *.jsonl")
         for file in inside:
             if not file.is_file():
-                raise ValueError(
-                    f"{file}: expected a file of JSON lines, got {'no file' if file.exists() else 'nothing'}"
-                )
+                why = "expected a file of JSON lines, got no file" if file.exists() else "no such file or folder"
+                raise ValueError(f"{file}: {why}")
             found.setdefault(file.resolve(), File(file, not path.is_dir()))
     if not found:
         raise ValueError("paths: expected at least one file or folder of rollouts, got none")
@@ -222,6 +221,11 @@ class _Reading:
             self.problems.append(Problem(str(path), line, why[:LONGEST_REASON]))
 
     def _nothing_in(self, file: File, problems_before: int) -> str:
+        if array_of_objects(file.path):
+            return (
+                f"{file.path}: expected JSON lines, got a JSON array; write one object per line: "
+                f"jq -c '.[]' {file.path.name} > {file.path.stem}.jsonl"
+            )
         bad = self.num_problems - problems_before
         first = next((problem for problem in self.problems if problem.path == str(file.path)), None)
         if first is not None:

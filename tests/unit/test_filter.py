@@ -246,7 +246,7 @@ def test_half_a_surrogate_pair_is_no_text(scored: Path) -> None:
 def test_folders_of_dumps_are_read_and_unreadable_ones_named(scored: Path, tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     assert run(scored.parent, "--where", "peak > 0").exit_code == 0
-    for path, told in ((tmp_path / "none", "no scored rollouts here"), (tmp_path / "x.jsonl", "got nothing")):
+    for path, told in ((tmp_path / "none", "no scored rollouts here"), (tmp_path / "x.jsonl", "no such file")):
         result = run(path, "--where", "peak > 0")
         assert result.exit_code == 1
         assert told in result.stderr

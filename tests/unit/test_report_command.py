@@ -147,7 +147,7 @@ def test_broken_lines_are_told_and_the_page_is_written(dumps: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["nothere"], 1, "nothere: expected a file of JSON lines, got nothing"),
+        (["nothere"], 1, "nothere: no such file or folder"),
         (["empty"], 1, "empty: no rollouts here, expected files called *.jsonl"),
         (["broken.jsonl"], 1, "broken.jsonl, line 1: missing columns"),
         (["credit", "--step", "7"], 1, "steps: expected steps that the files have"),

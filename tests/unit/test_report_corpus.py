@@ -468,10 +468,20 @@ def test_a_broken_file_of_a_folder_is_a_problem_and_the_rest_is_read(tmp_path: P
         read_corpus([tmp_path / "2.jsonl"])
 
 
+def test_a_json_array_is_named_with_the_way_out(tmp_path: Path) -> None:
+    path = tmp_path / "array.json"
+    for indent in (None, 2):
+        path.write_text(json.dumps([{"step": 1}, {"step": 2}], indent=indent))
+        with pytest.raises(
+            ValueError, match=r"array\.json: .* got a JSON array; .* jq -c '\.\[\]' array\.json > array\.jsonl"
+        ):
+            read_corpus([path])
+
+
 def test_paths_without_rollouts(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no rollouts here, expected files called \*\.jsonl"):
         read_corpus([tmp_path])
-    with pytest.raises(ValueError, match="nothere: expected a file of JSON lines, got nothing"):
+    with pytest.raises(ValueError, match="nothere: no such file or folder"):
         read_corpus([tmp_path / "nothere"])
     with pytest.raises(ValueError, match="expected at least one file"):
         read_corpus([])
