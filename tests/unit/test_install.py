@@ -8,6 +8,8 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
+import rredcot_plugin as rr
+
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
@@ -47,5 +49,6 @@ def test_the_lowest_version_that_is_claimed_is_the_one_that_is_tested() -> None:
     assert f"{lowest}.0 for probes" in (ROOT / "docs/start/install.md").read_text(encoding="utf-8")
 
 
-def test_the_citation_has_the_projects_version() -> None:
+def test_the_package_and_the_citation_have_the_projects_version() -> None:
+    assert rr.__version__ == PROJECT["version"]
     assert f"\nversion: {PROJECT['version']}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
