@@ -101,7 +101,7 @@ class Step:
         put(self.source, {transfer_fields.LOG_PROBS: answers})
 
     def _credit(self, seen: BatchSummary, plan: ProbePlan, rewards: torch.Tensor) -> None:
-        """What the runner does behind the log-prob pass."""
+        """What the runner does after the log-prob pass."""
         source, ids = self.source, seen.levels[-1].segment_ids
         found = tq.kv_batch_get(source.keys, source.partition_id, select_fields=[transfer_fields.LOG_PROBS])
         answers = [row[1:] for row in found[transfer_fields.LOG_PROBS].unbind()]

@@ -10,7 +10,7 @@ the model continues 32 times (the reference) and 4 times more (``monte_carlo_4``
 ``assign_credit``; where they calibrate, the earlier batches of the draw are the window of past steps. Measures are of
 the places of all draws together, nothing is fitted across draws.
 
-``pearson_value``: V̂_k and reference over the boundaries behind the prompt; ``pearson_delta``: V̂_k − V̂_{k−1}, the
+``pearson_value``: V̂_k and reference over the boundaries after the prompt; ``pearson_delta``: V̂_k − V̂_{k−1}, the
 answer's own segment left out, since R is in it on both sides; ``blame``: in wrong traces, the chance that the segment
 with the first wrong line has less credit than another one of the trace (area under the curve within a trace).
 ``/correct`` and ``/wrong`` are traces by their own outcome. ``ceiling`` is what the true values would reach against
@@ -269,7 +269,7 @@ def main() -> None:
         summary |= {f"{name}/{key}": entry for key, entry in measured.items()}
         raw[name] = [compact(*pair) for pair in zip(draws, estimates, strict=True)]
         show(name, summary)
-        # written behind every family, so that an interrupted run leaves what it has, and says which families
+        # written after every family, so that an interrupted run leaves what it has, and says which families
         headline = worst(summary, list(raw))
         spent = {"families": list(raw), "cpu_seconds": time.process_time() - begin}
         entries = headline | without_unknown(summary)

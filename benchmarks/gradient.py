@@ -174,7 +174,7 @@ def main() -> None:
         entries, raw[name] = measure_family(setup, credits)
         summary |= {f"{name}/{key}": entry for key, entry in entries.items()}
         show(name, summary, list(credits.weights))
-        # written behind every family, so that an interrupted run leaves what it has, and says which families
+        # written after every family, so that an interrupted run leaves what it has, and says which families
         settings = {"sizes": asdict(sizes), "training": asdict(training), "target": TARGET, "families": list(raw)}
         spent = {"cpu_seconds": time.process_time() - begin}
         first = headline(summary, list(raw))

@@ -55,7 +55,7 @@ def build_model() -> nn.Module:
 
 
 def draw_probes(sizes: ProbeSizes) -> tuple[list[list[int]], list[list[ProbeSpec]]]:
-    """Random traces, and their probes behind random boundaries (different ones while there are enough tokens)."""
+    """Random traces, and their probes after random boundaries (different ones while there are enough tokens)."""
     rng = random.Random(SEED)
     traces = [[rng.randrange(VOCAB_SIZE) for _ in range(sizes.tokens)] for _ in range(sizes.traces)]
     places = range(1, sizes.tokens + 1)

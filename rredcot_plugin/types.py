@@ -1,7 +1,7 @@
 """The data that flows through the method. Every shape is checked once, here.
 
 Notation, everywhere in the package: B rollouts, T response tokens, S segments of a trace (so S - 1
-boundaries behind the prompt), N proposals (answers), P probe tokens.
+boundaries after the prompt), N proposals (answers), P probe tokens.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ class Segments:
         B, T = self.segment_ids.shape
         row, column, ids = self._runs
         starts = torch.full((B * self.max_segments,), T, dtype=torch.int64, device=self.segment_ids.device)
-        # a segment that goes on behind masked tokens has several runs
+        # a segment that goes on after masked tokens has several runs
         starts.scatter_reduce_(0, row * self.max_segments + ids, column, reduce="amin")
         return starts.view(B, self.max_segments)
 

@@ -23,7 +23,7 @@ def check_backends(
 ) -> dict[str, Any]:
     """Largest absolute errors of summed log-probs by dtype and pass, their limits, and which are beyond them.
 
-    Probes stand behind 1, 2, 4, ... tokens, up to the whole trace: behind few tokens each one counts, so that a
+    Probes stand after 1, 2, 4, ... tokens, up to the whole trace: after few tokens each one counts, so that a
     limit that is off by one shows.
 
     A pass that the device or the compiler refuses (RuntimeError) is noted by its message, and counts as wrong.

@@ -49,7 +49,7 @@ SHAPES = {
 
 @dataclass(frozen=True)
 class Work:
-    """One trace of random tokens with K probes behind sorted random boundaries."""
+    """One trace of random tokens with K probes after sorted random boundaries."""
 
     trace: list[int]
     specs: list[ProbeSpec]
@@ -73,7 +73,7 @@ def build_model(shape: Shape, device: torch.device, dtype: torch.dtype = torch.b
 
 
 def draw_work(vocab: int, tokens: int, probes: int, probe_tokens: int, device: torch.device) -> Work:
-    """Seeded; the last probe stands behind the whole trace."""
+    """Seeded; the last probe stands after the whole trace."""
     boundaries = sorted([*random.Random(SEED).sample(range(1, tokens), probes - 1), tokens])
     return work_at(vocab, tokens, boundaries, probe_tokens, device)
 

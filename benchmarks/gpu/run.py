@@ -51,7 +51,7 @@ FULL = {"shapes": ("qwen3-0.6b", "qwen3-4b"), "tokens": (16384, 4096, 32768), "p
 TINY = {"shapes": ("tiny",), "tokens": (256, 128), "probes": (4, 2)}
 PROBE_TOKENS = 16
 CHECKED_TOKENS = 4096
-"""Length of the trace of the correctness check; its 13 probes stand behind 1, 2, 4, ..., 4096 tokens."""
+"""Length of the trace of the correctness check; its 13 probes stand after 1, 2, 4, ..., 4096 tokens."""
 
 
 def wanted_cells(args: argparse.Namespace, device: torch.device) -> dict[str, Callable[[], Cell]]:

@@ -47,7 +47,7 @@ class Credits:
     """``weights[method][p]`` (N, D_p): what each pair counts in the gradient of prompt p's group of every step.
 
     ``values`` holds, a row each: step, number of the state, calibrated V̂, V by Monte Carlo, V̂ from siblings, R, V̂ with
-    trees; states behind the prompt only.
+    trees; states after the prompt only.
     """
 
     weights: dict[str, list[torch.Tensor]]

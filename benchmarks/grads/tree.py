@@ -17,7 +17,7 @@ Counted = list[tuple[list[int], int]]
 def counted_continuations(
     model: Any, prefixes: Sequence[Prefix], budgets: Sequence[int], copies: int, seed: int, together: int = 16
 ) -> list[Counted]:
-    """``copies`` independent samples at temperature 1 behind each prefix, up to its budget, with the closing eos.
+    """``copies`` independent samples at temperature 1 after each prefix, up to its budget, with the closing eos.
 
     All samples that agree so far are one row of the forward pass; how many of them take which token is one multinomial
     draw, so the counts are distributed as those of independent samples. ``seed`` fixes the result.

@@ -36,7 +36,7 @@ class Habit:
 @dataclass(frozen=True)
 class Family:
     """``problems(split, size, seed)``; ``write``: a clean solution; ``accepts``: whether an answer is right;
-    ``right(question, lines, number)``: whether the line of that number is right behind those before it; ``habit``: what
+    ``right(question, lines, number)``: whether the line of that number is right after those before it; ``habit``: what
     its model was taught last."""
 
     name: str
@@ -49,7 +49,7 @@ class Family:
     habit: Habit | None = None
 
     def reward(self, question: Question, response: str) -> float:
-        """1 if the answer behind the last marker is accepted, else 0; any text will do."""
+        """1 if the answer after the last marker is accepted, else 0; any text will do."""
         answer = extract_answer(response.split(IM_END)[0])
         return float(answer is not None and self.accepts(question, answer))
 

@@ -25,7 +25,7 @@ class Judged:
 
     @property
     def places(self) -> tuple[np.ndarray, np.ndarray]:
-        """Rows and numbers of the states behind the prompt."""
+        """Rows and numbers of the states after the prompt."""
         counts = self.bench.segments[-1].num_segments.tolist()
         found = [(row, k) for row in self.at for k in range(1, counts[row])]
         rows, states = np.array(found, dtype=np.int64).reshape(-1, 2).T

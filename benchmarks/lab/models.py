@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import Qwen3ForCausalLM
 
 from lab import parts
 from lab.running_sums import CHAIN_MINUSES, CHAIN_STEPS
@@ -33,7 +33,7 @@ from lab.tasks import (
 from lab.wordy import FREE_LINES, MINUSES, TERMS
 from rredcot_plugin.demo.train_reasoner import batches, train
 from rredcot_plugin.tiny import CHECKPOINT
-from rredcot_plugin.tiny.reasoner import build_tokenizer, prompt_text
+from rredcot_plugin.tiny.reasoner import build_model, build_tokenizer, prompt_text
 
 HABIT_STEPS, HABIT_RATE, HABIT_SEED = 250, 1e-3, 7
 """Of the second training, on solutions with the habit."""
@@ -62,23 +62,9 @@ class CleanTraining:
 
 def build_clean(tokenizer: Any, spec: CleanTraining) -> Qwen3ForCausalLM:
     """A randomly initialised float32 Qwen3, of 0.4M parameters by default."""
-    torch.manual_seed(spec.seed)
-    config = Qwen3Config(
-        vocab_size=len(tokenizer),
-        hidden_size=spec.width,
-        intermediate_size=3 * spec.width,
-        num_hidden_layers=spec.layers,
-        num_attention_heads=6,
-        num_key_value_heads=3,
-        head_dim=16,
-        max_position_embeddings=1024,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        dtype="float32",
+    return build_model(
+        tokenizer, spec.seed, width=spec.width, layers=spec.layers, heads=6, kv_heads=3, head_dim=16
     )
-    return Qwen3ForCausalLM(config)
 
 
 def train_on(model: Qwen3ForCausalLM, pairs: list[tuple[str, str]], batch: int, rate: float) -> None:

@@ -1,6 +1,6 @@
 """Six small sums at once: every line decides for itself, the answer names all results, and all must be right.
 
-What a step was worth shows in the answers that are still possible behind it: once a result is wrong, no rewarded answer
+What a step was worth shows in the answers that are still possible after it: once a result is wrong, no rewarded answer
 is probable any more, and probes see that at once. Rewards come from many decisions, each of which says little alone.
 """
 

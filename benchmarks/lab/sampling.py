@@ -18,7 +18,7 @@ Prefix = tuple[int, ...]
 def continuations(
     model: Any, prefixes: Sequence[Prefix], budgets: Sequence[int], copies: int, seed: int
 ) -> list[list[list[int]]]:
-    """``copies`` samples at temperature 1 behind each prefix, up to its budget of tokens, with the closing eos.
+    """``copies`` samples at temperature 1 after each prefix, up to its budget of tokens, with the closing eos.
 
     ``seed`` fixes the result for the same list of prefixes.
 

@@ -11,7 +11,7 @@
     parts        six small sums, four of them with a minus, a line each; the answer names all six results; the same habit
 
 `own_sums`, `multiples` and `programs` are answered by the same under-trained model. A line of a trace is a step; the
-answer stands behind `####`.
+answer stands after `####`.
 """
 
 from __future__ import annotations

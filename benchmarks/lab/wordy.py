@@ -18,7 +18,7 @@ TERMS, MINUSES = 3, 1
 
 
 def among_free_lines(steps: Sequence[str], rng: random.Random) -> list[str]:
-    """The steps in their order, one free line or none before each, the rest of the free lines behind them."""
+    """The steps in their order, one free line or none before each, the rest of the free lines after them."""
     left, lines = rng.randint(*FREE_LINES), []
     for step in steps:
         if rng.random() < 0.5:

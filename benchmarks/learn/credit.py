@@ -110,7 +110,7 @@ class Crediter:
         return table
 
     def _continued(self, batch: LabBatch, segments: Segments, step: int) -> tuple[torch.Tensor, int]:
-        """Mean reward of continuations behind each boundary; equal prefixes share theirs, as inside verl."""
+        """Mean reward of continuations after each boundary; equal prefixes share theirs, as inside verl."""
         table = torch.full(batch.rows.rollouts.token_ids.shape, torch.nan)
         starts, counts = segments.starts.tolist(), segments.num_segments.tolist()
         places = [(row, starts[row][k]) for row in range(len(counts)) for k in range(1, counts[row])]

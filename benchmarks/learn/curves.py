@@ -48,7 +48,7 @@ class Curves:
 
     @property
     def area(self) -> np.ndarray:
-        """Held-out accuracy of each run, the mean over all validations behind the first: sample efficiency."""
+        """Held-out accuracy of each run, the mean over all validations after the first: sample efficiency."""
         found: np.ndarray = self.evals["accuracy"][:, 1:].mean(axis=1)
         return found
 

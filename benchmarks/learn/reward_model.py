@@ -98,7 +98,7 @@ def every_score(network: Qwen3ForSequenceClassification, tokens: Sequence[list[i
 def scores_before(
     network: Qwen3ForSequenceClassification, tokens: Sequence[list[int]], prompts: Sequence[int], width: int
 ) -> torch.Tensor:
-    """R_φ(x, y_<t) at each of ``width`` response tokens, (B, T); NaN behind the end."""
+    """R_φ(x, y_<t) at each of ``width`` response tokens, (B, T); NaN after the end."""
     table = torch.full((len(tokens), width), torch.nan)
     for i, (scores, prompt) in enumerate(zip(every_score(network, tokens), prompts, strict=True)):
         table[i, : len(scores) - prompt] = scores[prompt - 1 : -1]

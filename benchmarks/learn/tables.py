@@ -148,7 +148,7 @@ def _better_than_ours(family: str, systems: Mapping[str, Curves], summary: Summa
 
 
 def split_page(path: Path, name: str = "learning") -> tuple[str, str]:
-    """What stands before and behind the marks of a part; ValueError if there is no page, or no marks in it."""
+    """What stands before and after the marks of a part; ValueError if there is no page, or no marks in it."""
     page = path.read_text() if path.is_file() else ""
     begin, end = _marks(name)
     before, found, rest = page.partition(begin)

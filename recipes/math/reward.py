@@ -3,8 +3,8 @@ r"""Mathematical 0/1 reward with `math-verify`, in the form verl's `reward.custo
     reward.custom_reward_function.path=recipes/math/reward.py
     reward.custom_reward_function.name=compute_score
 
-What counts is the final answer: the last `\boxed{}`, else what stands behind the last `####`, else behind the last
-"The answer is". Where the response thinks, only the text behind `</think>` is looked at. It scores 1 if it equals the
+What counts is the final answer: the last `\boxed{}`, else what stands after the last `####`, else after the last
+"The answer is". Where the response thinks, only the text after `</think>` is looked at. It scores 1 if it equals the
 ground truth mathematically, else 0; an answer that names several values scores only if the ground truth does too.
 
 Three things differ from calling math-verify directly:
@@ -88,7 +88,7 @@ def compute_score(
 
 
 def extract_answer(text: str) -> str | None:
-    r"""The final answer of a response, or None: no marker, nothing behind it, too long, or still thinking.
+    r"""The final answer of a response, or None: no marker, nothing after it, too long, or still thinking.
 
     Different boxes that are joined ("\boxed{4} or \boxed{5}") are one answer, "4, 5".
 
@@ -150,7 +150,7 @@ def _braced(text: str, start: int) -> str | None:
 
 
 def _behind_marker(text: str) -> str | None:
-    """The line behind the last `####`, else the sentence behind the last "The answer is"; else None."""
+    """The line after the last `####`, else the sentence after the last "The answer is"; else None."""
     _, marker, tail = text.rpartition("####")
     if marker:
         return next(iter(tail.strip()[: MAX_ANSWER_CHARS + 1].splitlines()), None)

@@ -72,13 +72,14 @@ class GroupWork:
     ) -> bool:
         """Take the actor's signals for those of the rollout engine; whether there are log-probs."""
         assert self.rows is not None
-        rollouts = dataclasses.replace(self.rows.rollouts, log_probs=log_probs, entropies=entropies)
-        rollouts = dataclasses.replace(rollouts, sum_pi_squared=sum_pi_squared)
+        rollouts = dataclasses.replace(
+            self.rows.rollouts, log_probs=log_probs, entropies=entropies, sum_pi_squared=sum_pi_squared
+        )
         self.rows = dataclasses.replace(self.rows, rollouts=rollouts)
         return log_probs is not None
 
     def features(self, *states: Any) -> Float[Tensor, "B S F"]:
-        """``boundary_features``; ``states`` are its arguments behind the segments."""
+        """``boundary_features``; ``states`` are its arguments after the segments."""
         assert self.rows is not None and self._segments is not None
         return boundary_features(self.rows.rollouts, self._segments, *states)
 

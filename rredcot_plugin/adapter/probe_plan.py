@@ -105,7 +105,7 @@ class ProbePlan:
 def plan_probes(
     rows: PromptedRollouts, segments: Segments, config: RRedCoTConfig, encoder: ProbeEncoder
 ) -> ProbePlan:
-    """Put every proposal behind every boundary of every trace; looks at nothing but the batch."""
+    """Put every proposal after every boundary of every trace; looks at nothing but the batch."""
     encoder.observe(rows.rollouts.texts or [], rows.prompt_tails)
     return place_probes(rows, segments, config, encoder, lowest_of_others(rows.rollouts.outcomes))
 
@@ -199,7 +199,7 @@ def _propose(
 
 
 def _extract(answer_format: AnswerFormat, text: str) -> str | None:
-    """The final answer; where the model thinks, only what stands behind the end of the thinking counts."""
+    """The final answer; where the model thinks, only what stands after the end of the thinking counts."""
     return answer_format.extract(text.rpartition(THINK_END)[2])
 
 

@@ -1,4 +1,4 @@
-"""Rollouts with what a Rollouts batch leaves out: the prompts that probes stand behind."""
+"""Rollouts with what a Rollouts batch leaves out: the prompts that probes come after."""
 
 from __future__ import annotations
 

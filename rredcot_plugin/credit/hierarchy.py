@@ -63,7 +63,7 @@ def roll_up(per_segment: Float[Tensor, "B F"], fine: Segments, coarse: Segments)
 def hierarchical_gae(
     deltas: Float[Tensor, "B F"], fine: Segments, coarse: Segments, lam_fine: float, lam_coarse: float
 ) -> Float[Tensor, "B F"]:
-    """GAE that looks ahead by fine segments inside its coarse one, and by coarse segments behind it.
+    """GAE that looks ahead by fine segments inside its coarse one, and by coarse segments after it.
 
     Â_i = Σ_{l≥0, i+l in j} λ_f^l δ_{i+l} + Σ_{m≥1} λ_c^m Δ_{j+m}, with j the coarse segment of i and Δ = roll_up(δ).
 

@@ -3,7 +3,7 @@
     reward.custom_reward_function.path=.../rredcot_plugin/demo/reward.py
     reward.custom_reward_function.name=compute_score
 
-The model's answer is what stands behind the last `####`. It must have the right *value*, in whatever notation
+The model's answer is what stands after the last `####`. It must have the right *value*, in whatever notation
 (`+1,019.0` is `1019`, `[13, '19']` is `13 19`), and nothing else: no partial credit. reasoning-gym's own scorers
 are not called here because they pay for hedging: `chain_sum` gives part of the point when the right number
 occurs anywhere in the answer, `number_sorting` accepts numbers that are off by one. Everything here is linear
@@ -18,7 +18,7 @@ from decimal import Decimal
 from typing import Any
 
 ANSWER_MARKER = "####"
-MAX_ANSWER_CHARS = 256  # longer text behind the marker is not an answer
+MAX_ANSWER_CHARS = 256  # longer text after the marker is not an answer
 _NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?")
 _THOUSANDS = re.compile(r"[+-]?[0-9]{1,3}(,[0-9]{3})+(\.[0-9]*)?")
 _SEPARATOR = re.compile(r"\s*,\s*|\s+")
@@ -26,7 +26,7 @@ _BRACKETS = {"[": "]", "(": ")", "{": "}"}
 
 
 def extract_answer(text: str) -> str | None:
-    """The first line behind the last `####`, stripped; None if there is no marker, no text, or too much.
+    """The first line after the last `####`, stripped; None if there is no marker, no text, or too much.
 
     >>> extract_answer("12 + 7 = 19\\n#### 19\\n")
     '19'
@@ -74,7 +74,7 @@ def compute_score(
     """Score one response: `{"score": 1.0, "acc": 1.0}` if its answer equals `ground_truth`, else zeros.
 
     Args:
-        data_source: `rredcot_demo/<task>`; the part behind the last slash selects the parser.
+        data_source: `rredcot_demo/<task>`; the part after the last slash selects the parser.
         solution_str: the decoded response; nothing in it can make this function raise.
         ground_truth: the right answer in the notation of `tasks.py`.
         extra_info: verl passes the row's extra_info here; not needed.

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,14 +111,10 @@ def _response(value: Any) -> str:
 
 
 def _reward(value: Any) -> float:
-    if isinstance(value, str):
-        try:
+    if isinstance(value, str | int | float):
+        with suppress(ValueError):
             return float(value)
-        except ValueError:
-            raise ValueError(f"reward: expected a number, got {value!r:.80}") from None
-    if not isinstance(value, int | float):
-        raise ValueError(f"reward: expected a number, got {value!r:.80}")
-    return float(value)
+    raise ValueError(f"reward: expected a number, got {value!r:.80}")
 
 
 def last_outputs(rows: Sequence[Row]) -> list[Row]:

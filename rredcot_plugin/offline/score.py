@@ -27,7 +27,7 @@ from rredcot_plugin.values.reference import build_references
 
 ATTRIBUTIONS = frozenset({"attention", "gradient"})
 BRIDGE_ROOM = 32
-"""Tokens that a bridge may take behind the longest trace."""
+"""Tokens that a bridge may take after the longest trace."""
 
 
 def check_offline(config: RRedCoTConfig) -> None:

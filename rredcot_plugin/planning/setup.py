@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rredcot_plugin.choices import AUTO_TOKENS
 from rredcot_plugin.registry import check_count, check_number, nearest
 
 BACKENDS = ("cached", "packed", "batched")
 ESTIMATORS = ("support", "confidence", "monte_carlo", "none")
 
-SHARED_FROM = 1 << 20
-"""Response tokens of a step over which ``credit_workers: auto`` shares it (integrations/verl/credit_workers.py)."""
+SHARED_FROM = AUTO_TOKENS
+"""Response tokens of a step over which ``credit_workers: auto`` shares it (`choices.choose_workers`)."""
 
 
 @dataclass(frozen=True)

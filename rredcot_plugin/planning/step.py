@@ -1,4 +1,4 @@
-"""A training step in phases, one behind the other, with seconds as assumed and operations as counted.
+"""A training step in phases, one after the other, with seconds as assumed and operations as counted.
 
     generation        B T tokens at the assumed decode rate of all GPUs
     continuations     B (K − 1) samples T / 2 tokens, likewise (monte_carlo): each as long as what its trace had left

@@ -1,4 +1,4 @@
-"""Probes: short continuations placed behind truncated prefixes of a trace, scored in the trace's own pass.
+"""Probes: short continuations placed after truncated prefixes of a trace, scored in the trace's own pass.
 
 Needs torch; transformers is imported only when a model is used. Around an own trunk forward an engine does:
 

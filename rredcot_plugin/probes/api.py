@@ -1,4 +1,4 @@
-"""`probe_log_probs`: log-probabilities of short continuations behind truncated prefixes of one trace."""
+"""`probe_log_probs`: log-probabilities of short continuations after truncated prefixes of one trace."""
 
 from __future__ import annotations
 

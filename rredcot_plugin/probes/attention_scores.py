@@ -55,7 +55,7 @@ class CapturedAttention:
     def scores(self) -> list[Tensor]:
         """Mean over layers, heads and answer tokens of the attention paid to each token before the answer.
 
-        One (T_i,) float32 tensor a row, 0 at and behind the answer's start. At most 1 in sum; what is missing
+        One (T_i,) float32 tensor a row, 0 at and after the answer's start. At most 1 in sum; what is missing
         was paid to the answer itself.
 
         Raises:

@@ -27,7 +27,7 @@ def gradient_attribution(
 
     e_t is the output of the embedding layer at token t; the product is the first-order change of the answer's
     log-probability (nats, at `temperature`) when e_t is scaled, so a model that scales its embeddings changes
-    nothing. 0 at and behind the answer's start. Source: input x gradient (arXiv 1605.01713), one of the
+    nothing. 0 at and after the answer's start. Source: input x gradient (arXiv 1605.01713), one of the
     attribution baselines of RREDCoT (arXiv 2606.06475).
 
     Calls `model` exactly once, on all rows packed into one sequence, with one backward, also when no row has an
@@ -88,7 +88,7 @@ def log_prob_gradient(logits: Tensor, targets: Tensor, temperature: float) -> Te
 
 @contextmanager
 def _embedding_leaf(model: nn.Module) -> Iterator[list[Tensor]]:
-    """Cut the graph behind the embedding layer; the list holds the leaf that stands there once it ran.
+    """Cut the graph after the embedding layer; the list holds the leaf that stands there once it ran.
 
     A hook and not `inputs_embeds`, because a sharded embedding has its weights only inside the model's forward.
     """

@@ -1,6 +1,6 @@
 """Which probe tokens are fed, where they stand and what they may see, for one micro-batch of rows.
 
-A probe stands behind the first `boundary` tokens of its row (the trunk): it continues their position ids,
+A probe stands after the first `boundary` tokens of its row (the trunk): it continues their position ids,
 sees them and its own earlier tokens, and nothing else. Its last token is only predicted, never fed. A probe
 without a bridge re-feeds the trunk token before its boundary, so that every counted token is predicted by a
 fed row and nothing is ever needed from the trunk's logits.
@@ -89,7 +89,7 @@ class ProbeLayout:
 
 
 def build_layout(rows: Sequence[Sequence[ProbeSpec]], row_tokens: Sequence[Sequence[int]]) -> ProbeLayout:
-    """Lay out the probes of every row behind their boundaries.
+    """Lay out the probes of every row after their boundaries.
 
     Args:
         rows: per row its probes (boundary, ids, skip); boundary counts tokens of that row, prompt included.

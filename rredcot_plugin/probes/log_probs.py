@@ -28,7 +28,7 @@ def selected_log_probs(logits: Tensor, target_ids: Tensor, temperature: float = 
 def row_logits(model: nn.Module, input_ids: Tensor, position_ids: Tensor, keep: Tensor) -> Tensor:
     """Logits (len(keep), V) of the rows `keep` of one sequence (T,), in exactly one call of `model`.
 
-    The whole model is called, not its parts, so that what it does behind the LM head (soft-capping, scaling)
+    The whole model is called, not its parts, so that what it does after the LM head (soft-capping, scaling)
     and the hooks of FSDP stay in force; so all kept rows of logits exist at once, in the model's dtype.
     """
     # a 4D mask is handed on as it is, so that nothing of size T x T is built for an attention that ignores it

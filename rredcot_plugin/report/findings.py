@@ -9,7 +9,7 @@ from statistics import fmean
 from rredcot_plugin.report.corpus import FEW_PROMPTS, Interval, StepSummary
 from rredcot_plugin.report.text import plain
 
-FEW_SEGMENTS = 3.0
+FEW_SEGMENTS = 3
 """Mean segments of a trace below which there is little credit within traces."""
 
 

@@ -1,7 +1,7 @@
 """Where a response stops reasoning, what it answers, and how to ask for an answer earlier.
 
 An ``AnswerFormat`` knows the marker that opens a final answer, and from it the *bridge* (the text that,
-put behind a truncated trace, makes the model answer now) and the *terminator* (the text that closes an
+put after a truncated trace, makes the model answer now) and the *terminator* (the text that closes an
 answer, so that distinct answers are disjoint events: "4" is no prefix of "42").
 """
 
@@ -20,7 +20,7 @@ BRACE = re.compile(r"[{}]")
 class AnswerFormat:
     """One way to write a final answer.
 
-    ``marker`` finds the opening; ``closing`` the end of the answer behind it (end of text where absent). Where
+    ``marker`` finds the opening; ``closing`` the end of the answer after it (end of text where absent). Where
     opening and closing look alike (``paired``), they take turns from the start of the text.
     """
 
@@ -99,7 +99,7 @@ MARKERS = (THINK, *FORMATS)
 
 
 def answer_start(text: str, markers: Sequence[str] = MARKERS) -> int | None:
-    """Character at which the final answer begins: behind ``</think>``, else at the last answer marker.
+    """Character at which the final answer begins: after ``</think>``, else at the last answer marker.
 
     ``markers`` are the ones that count, by name.
 

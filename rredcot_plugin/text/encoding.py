@@ -82,7 +82,7 @@ class ProbeEncoder:
         self.thinking = self.thinking or style.thinks
 
     def bridge_after(self, prefix: str) -> str:
-        """The bridge behind a response that reads ``prefix`` so far.
+        """The bridge after a response that reads ``prefix`` so far.
 
         Line ends that the prefix already has are not repeated, and a prefix whose thinking has ended is not
         made to end it again.
@@ -138,7 +138,7 @@ class ProbeEncoder:
         return tuple(ids), skip
 
     def _behind_text(self, text: str) -> tuple[list[int], list[int]]:
-        """Token ids of ``text`` as they stand behind other text, and the character at which each ends.
+        """Token ids of ``text`` as they stand after other text, and the character at which each ends.
 
         SentencePiece puts a space before the first word of what it encodes, which a bridge must not begin
         with; an anchor in front takes the space, and its tokens are left out again.

@@ -39,17 +39,26 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausalLM:
-    """A randomly initialised float32 Qwen3 with grouped-query attention and tied embeddings."""
+def build_model(
+    tokenizer: PreTrainedTokenizerFast,
+    seed: int,
+    *,
+    width: int = 128,
+    layers: int = 4,
+    heads: int = 8,
+    kv_heads: int = 4,
+    head_dim: int = 32,
+) -> Qwen3ForCausalLM:
+    """A randomly initialised float32 Qwen3 with grouped-query attention and tied embeddings; by default the demo's."""
     torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=len(tokenizer),
-        hidden_size=128,
-        intermediate_size=384,
-        num_hidden_layers=4,
-        num_attention_heads=8,
-        num_key_value_heads=4,
-        head_dim=32,
+        hidden_size=width,
+        intermediate_size=3 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        head_dim=head_dim,
         max_position_embeddings=1024,
         tie_word_embeddings=True,
         bos_token_id=None,

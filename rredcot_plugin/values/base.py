@@ -153,7 +153,7 @@ def nothing_known(segments: Segments) -> Estimate:
 def scores_at_states(name: str, rollouts: Rollouts, segments: Segments) -> Estimate:
     """``token_scores[name]`` at the first token of each segment: the number about the state before it.
 
-    A row is known where all of its states behind the prompt have a finite number.
+    A row is known where all of its states after the prompt have a finite number.
     """
     scores = (rollouts.token_scores or {}).get(name)
     if scores is None:

@@ -49,7 +49,7 @@ class IterativeEstimator:
         return Estimate(torch.where(usable[:, None], values, raw.values), raw.known)
 
     def _sweep(self, values: torch.Tensor, outcome: torch.Tensor, segments: Segments) -> torch.Tensor:
-        """One pass; the neighbour behind a state is the one this pass has already refined."""
+        """One pass; the neighbour after a state is the one this pass has already refined."""
         refined = values.clone()
         following = outcome
         for i in reversed(range(values.shape[1])):

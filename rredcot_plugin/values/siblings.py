@@ -65,7 +65,7 @@ def sibling_features(
     segment, path = np.zeros((2, *exists.shape)), np.zeros((2, *exists.shape))
     same = _shared(groups[rows], own[exists], rows, outcomes, known)
     segment[:, rows, states] = same.total, same.count - same.total
-    finished = np.pad(segment, ((0, 0), (0, 0), (1, 0)))[:, :, :-1]  # a segment is known at the state behind it
+    finished = np.pad(segment, ((0, 0), (0, 0), (1, 0)))[:, :, :-1]  # a segment is known at the state after it
     same = _shared(groups[rows], prefix[exists], rows, outcomes, known)
     prior = unit_others_mean.double().cpu().numpy()[rows]
     path[:, rows, states] = (same.total + prior) / (same.count + 1), np.log1p(same.count)

@@ -19,12 +19,12 @@ import rredcot_plugin as rr
 from rredcot_plugin.integrations.verl.advice import warn_of_pointless
 from rredcot_plugin.integrations.verl.batch import onto_unmasked
 from rredcot_plugin.integrations.verl.settings import (
-    DEFAULTS,
     check_estimator,
     read_settings,
     switch_on_critic,
 )
 from rredcot_plugin.integrations.verl.tokens import fit_width, rewards_at_ends
+from rredcot_plugin.options import ESTIMATOR_DEFAULTS
 from tests.contract.test_verl import verl_config
 
 GROUP = "hydra.searchpath=[pkg://rredcot_plugin.conf]"
@@ -73,7 +73,9 @@ def test_a_segment_a_token_is_verls_gae(batch: tuple[rr.Rollouts, torch.Tensor],
     mask = rollouts.response_mask.float()
     advantages, returns = core_algos.compute_gae_advantage_return(rollouts.rewards, values, mask, 1.0, lam)
     options = {"tokens": 1, "max_segments": 10_000, "answer_markers": []}
-    config = rr.RRedCoTConfig(**DEFAULTS["rredcot_ppo"], segmenter="fixed", segmenter_kwargs=options, lam=lam)
+    config = rr.RRedCoTConfig(
+        **ESTIMATOR_DEFAULTS["rredcot_ppo"], segmenter="fixed", segmenter_kwargs=options, lam=lam
+    )
     credit = rr.assign_credit(rollouts, config)
     torch.testing.assert_close(credit.advantages, advantages * mask, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(credit.returns, returns * mask, atol=1e-5, rtol=1e-5)

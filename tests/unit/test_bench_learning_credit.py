@@ -198,9 +198,11 @@ def test_a_reward_model_learns_what_its_rollouts_earned(
 def test_red_measures_a_token_from_the_score_of_what_stands_before_it(
     actor: Actor, batch: Any, reward_model: Qwen3ForSequenceClassification
 ) -> None:
-    from rredcot_plugin.integrations.verl.settings import DEFAULTS
+    from rredcot_plugin.options import ESTIMATOR_DEFAULTS
 
-    assert system("red").config == replace(RRedCoTConfig(), **DEFAULTS["red"])  # algorithm.adv_estimator=red
+    assert system("red").config == replace(
+        RRedCoTConfig(), **ESTIMATOR_DEFAULTS["red"]
+    )  # algorithm.adv_estimator=red
     with pytest.raises(ValueError, match="red: value_estimator=reward_model needs a reward model"):
         Crediter(system("red"), actor, 0)
     plain = System("red_unscaled", options={**system("red").options, "scale": "none"})

@@ -9,12 +9,12 @@ from typing import Any
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.integrations.verl.estimator import RED
 from rredcot_plugin.integrations.verl.settings import bypasses
+from rredcot_plugin.report.findings import FEW_SEGMENTS
 from rredcot_plugin.values.base import scores_read, sees_outcome
 
 logger = logging.getLogger(__name__)
 
 SIGNALS = {"uncertainty", "log_probs"}
-FEW_SEGMENTS = 3
 
 
 def warn_of_pointless(config: Any, settings: RRedCoTConfig) -> None:

@@ -177,7 +177,7 @@ def reward_input(prompt: Sequence[int], response: Sequence[int], fields: dict[st
 
 
 def _wanted(rows: PromptedRollouts, segments: Segments, first_state: int) -> list[tuple[State, int, int]]:
-    """The states to continue, each with its row and the column of the token behind it."""
+    """The states to continue, each with its row and the column of the token after it."""
     wanted = []
     starts = segments.starts.tolist()
     for row, prompt in enumerate(rows.prompts):

@@ -223,7 +223,7 @@ def _spans(micro_batch: Any, rows: list[torch.Tensor]) -> list[RowSpan]:
 
 
 def _layout(micro_batch: Any, specs: list[list[ProbeSpec]]) -> tuple[list[torch.Tensor], ProbeLayout, float]:
-    """Rows of tokens, the probes laid out behind them, and the temperature.
+    """Rows of tokens, the probes laid out after them, and the temperature.
 
     Raises:
         UnsupportedModelError: rows whose positions have several axes, or temperatures that differ by row.

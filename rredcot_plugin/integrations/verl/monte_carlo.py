@@ -1,4 +1,4 @@
-"""When ``monte_carlo`` runs inside a step: behind sampling, before the servers sleep; read in the log-prob pass."""
+"""When ``monte_carlo`` runs inside a step: after sampling, before the servers sleep; read in the log-prob pass."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class MonteCarloHook:
         self._values = {batch.keys[row]: values[i] for i, row in enumerate(roles.active)}
 
     def take(self, keys: list[str], active: list[int], width: int) -> tuple[torch.Tensor, dict[str, float]]:
-        """Values (active rows, width) at the first token behind each boundary, NaN elsewhere; and what they cost."""
+        """Values (active rows, width) at the first token after each boundary, NaN elsewhere; and what they cost."""
         scores = torch.full((len(active), width), torch.nan)
         for i, row in enumerate(active):
             found = self._values.get(keys[row])

@@ -85,7 +85,7 @@ class PrefixScorer:
         """R_φ(x, y_<t) at each token t, (B, T) float32 in units of the reward model's score.
 
         Read on exactly the token ids of the rollout (its chat template included, no other added). The score at
-        the first token is that of the prompt; NaN behind the end of a response.
+        the first token is that of the prompt; NaN after the end of a response.
         """
         ids, lengths = rows.rollouts.token_ids, rows.lengths
         traces = [torch.cat([prompt.cpu(), ids[i, : lengths[i]]]) for i, prompt in enumerate(rows.prompts)]

@@ -20,9 +20,6 @@ from rredcot_plugin.presets import resolve_keys
 from rredcot_plugin.segmenters import CutSegmenter
 from rredcot_plugin.values.base import scores_read
 
-DEFAULTS = ESTIMATOR_DEFAULTS
-"""What an estimator's name changes of the defaults of ``RRedCoTConfig``."""
-
 READS = {PPO: "critic", RED: "reward_model"}
 """What an estimator's name promises to read."""
 
@@ -62,7 +59,7 @@ def resolve_settings(config: Any) -> Resolved:
     name = str(config.algorithm.adv_estimator)
     given = config.algorithm.get("rredcot", None)
     mapping: Any = OmegaConf.to_container(given, resolve=True) if given is not None else {}
-    keys, sources = resolve_keys(mapping, DEFAULTS[name], f"algorithm.adv_estimator={name}")
+    keys, sources = resolve_keys(mapping, ESTIMATOR_DEFAULTS[name], f"algorithm.adv_estimator={name}")
     settings = RRedCoTConfig.from_keys(keys, sources)
     settings, choices = _follow_verl(config, settings)
     needed = READS.get(name)
@@ -70,7 +67,7 @@ def resolve_settings(config: Any) -> Resolved:
         raise ValueError(
             f"algorithm.rredcot.value_estimator={settings.value_estimator} "
             f"({sources.get('value_estimator', 'default')}): algorithm.adv_estimator={name} takes its "
-            f"values from {DEFAULTS[name]['value_estimator']}; leave the key out, or use adv_estimator=rredcot"
+            f"values from {ESTIMATOR_DEFAULTS[name]['value_estimator']}; leave the key out, or use adv_estimator=rredcot"
         )
     by_std = bool(config.algorithm.get("norm_adv_by_std_in_grpo", True))
     choices |= automatic(

@@ -53,7 +53,7 @@ class Sample:
 
 
 def credit_numbers(credit: Credit) -> dict[str, np.ndarray]:
-    """The numbers of each histogram: one a segment, a boundary behind the prompt, or a trace.
+    """The numbers of each histogram: one a segment, a boundary after the prompt, or a trace.
 
     Credit is δ.
     """

@@ -71,7 +71,7 @@ class CreditTracker:
         credit: Credit,
         table: TokenBytes,
     ) -> None:
-        """Take the credit of a mini-batch; behind a step's last one write to those backends of ``tracking`` that can.
+        """Take the credit of a mini-batch; after a step's last one write to those backends of ``tracking`` that can.
 
         To be called before verl logs the same step: W&B drops what comes for an earlier one.
         """
