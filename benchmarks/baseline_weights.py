@@ -41,6 +41,7 @@ from rredcot_plugin.baselines.weights import FLOOR, gradient_norm_proxy
 from rredcot_plugin.credit.redistribution import sum_per_segment
 from rredcot_plugin.pipeline import assign_credit
 from rredcot_plugin.probes.squares import sum_pi_squared
+from rredcot_plugin.state_numbers import StateNumbers
 from rredcot_plugin.tiny.reasoner import build_tokenizer
 from rredcot_plugin.types import Rollouts, Segments
 from rredcot_plugin.values.calibration import OutcomeCalibrator
@@ -110,9 +111,9 @@ def fitted(
     own = config(scale="none", baseline="least_variance")
     segments = own.build_segmenter()(rollouts)
     probed = ready.asked.probed(rows, segments, own)
-    state_weight = STATE_WEIGHTS[weight]
+    states = StateNumbers(gradient_norm_proxy=STATE_WEIGHTS[weight](rollouts, segments))
     return assign_credit(
-        rollouts, own, segments=segments, probed=probed, calibrator=calibrator, state_weight=state_weight
+        rollouts, own, segments=segments, probed=probed, calibrator=calibrator, states=states
     ).advantages
 
 
@@ -127,7 +128,9 @@ def advantages(ready: Ready, windows: Windows, number: int) -> tuple[dict[str, t
         calibrator.load_state_dict(windows[number % len(windows)][name])
         found[f"least_variance_{name}"] = fitted(ready, rows, rollouts, name, calibrator)
         own = config(scale="none", baseline="trace", value_estimator="confidence")
-        found[f"trace_{name}"] = assign_credit(rollouts, own, state_weight=weight).advantages
+        segments = own.build_segmenter()(rollouts)
+        states = StateNumbers(gradient_norm_proxy=weight(rollouts, segments))
+        found[f"trace_{name}"] = assign_credit(rollouts, own, segments=segments, states=states).advantages
     for name in WEIGHTS:
         own = config(segmenter="none", scale="none", baseline="token", baseline_kwargs={"weight": name})
         found[f"token_{name}"] = assign_credit(rollouts, own).advantages

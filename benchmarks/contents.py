@@ -20,6 +20,7 @@ PAGE = FOLDER / "README.md"
 BEGIN, END = "<!-- {}: written by benchmarks/contents.py -->", "<!-- end of {} -->"
 OVERHEAD, LEARNING, GRADIENT = "evidence/overhead", "evidence/learning", "evidence/gradient"
 VALUES, TABULAR, ESTIMATORS = "evidence/values", "evidence/tabular", "evidence/estimators"
+LANGUAGE_MODEL = "evidence/language-model"
 SCALING, CHOOSING = "guides/scaling", "guides/choosing-values"
 
 
@@ -57,6 +58,11 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "gradient_parts": Entry("the same on `parts`", GRADIENT),
         "gradient_chains_past": Entry("`chains` with values calibrated on earlier steps", GRADIENT),
         "gradient_own_sums_past": Entry("`own_sums` with values calibrated on earlier steps", GRADIENT),
+        "gradient_later": Entry(
+            "credit of later segments (`credit_weight`), with values calibrated on earlier steps", GRADIENT
+        ),
+        "forks": Entry("rollouts that fork once, for each generated token", GRADIENT),
+        "learning_later": Entry("learning with `credit_weight`", GRADIENT),
         "segmenter_signal": Entry("the same by segmenter", GRADIENT),
         "segmenter_signal_more": Entry("the same on `parts`, `sorting` and `chains`", GRADIENT),
         "segment_lengths": Entry("lengths of segments on traces of a real language model", GRADIENT),
@@ -65,6 +71,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "return_equivalence": Entry("where a policy ends with wrong reward models", TABULAR),
         "estimators": Entry("which of verl's advantage estimators are exact", ESTIMATORS),
         "fidelity": Entry("values and credit against Monte-Carlo values", VALUES),
+        "fidelity_lm": Entry("the same on a real language model", LANGUAGE_MODEL),
         "fidelity_window": Entry("the same with values calibrated on earlier steps", VALUES),
     },
 }

@@ -40,12 +40,12 @@ from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.adapter.summary import BatchSummary
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.integrations.verl import transfer_fields
-from rredcot_plugin.integrations.verl.batch import BatchSource, tokenless
+from rredcot_plugin.integrations.verl.batch import BatchSource
 from rredcot_plugin.integrations.verl.credit_workers import CreditWorkers
 from rredcot_plugin.pipeline import assign_credit
 from rredcot_plugin.text.alignment import TokenBytes
 from rredcot_plugin.text.encoding import ProbeEncoder
-from rredcot_plugin.types import MASKED
+from rredcot_plugin.types import MASKED, Rollouts
 
 OUTPUT = Path(__file__).parent / "results" / "driver.json"
 WORKERS = (0, 2)
@@ -105,20 +105,17 @@ class Step:
         source, ids = self.source, seen.levels[-1].segment_ids
         found = tq.kv_batch_get(source.keys, source.partition_id, select_fields=[transfer_fields.LOG_PROBS])
         answers = [row[1:] for row in found[transfer_fields.LOG_PROBS].unbind()]
-        has_log_probs = self.credit_workers.update_signals()
-        mask = ids != MASKED
-        rows = self.credit_workers.rows
-        rollouts = tokenless(mask, rewards, self.credit_workers.group_ids) if rows is None else rows.rollouts
-        config = dataclasses.replace(self.config, baseline=self.config.baseline_for(log_probs=has_log_probs))
+        numbers, rows = self.credit_workers.read_signals(), self.credit_workers.rows
+        bare = Rollouts(None, ids != MASKED, rewards, self.credit_workers.group_ids)
         assign_credit(
-            rollouts, config, segments=seen.levels[-1], coarse=seen.levels[0], calibrator=self.calibrator,
+            bare if rows is None else rows.rollouts, self.config, segments=seen.levels[-1], coarse=seen.levels[0], calibrator=self.calibrator,
             probed=plan.probed(answers, length_normalize=False),
-            features=self.credit_workers.features, state_weight=self.credit_workers.state_weight,
+            states=numbers,
         )  # fmt: skip
 
-    def _clocked(self, phase: str, run: Callable[..., Any], *args: Any) -> Any:
+    def _clocked(self, phase: str, run: Callable[..., Any], *args: Any, **options: Any) -> Any:
         begin = time.process_time()
-        result = run(*args)
+        result = run(*args, **options)
         self.seconds[phase] += time.process_time() - begin
         return result
 

@@ -4,6 +4,8 @@
     OMP_NUM_THREADS=1 python benchmarks/fidelity.py --quick
     OMP_NUM_THREADS=1 python benchmarks/fidelity.py --diagnose
 
+``make bench-lm`` asks a real language model, on ``totals``, ``words`` and ``functions`` (an hour the first time).
+
 A family's model answers held-out questions, in four independent draws: each is batches of prompts × group rollouts as
 training steps have them; a segment is a line. Some rollouts of the last batch are judged: from every boundary of theirs
 the model continues 32 times (the reference) and 4 times more (``monte_carlo_4``). Estimators run through
@@ -22,7 +24,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -36,19 +37,17 @@ from lab.diagnose import diagnose
 from lab.estimators import ESTIMATORS, Workbench, config_of
 from lab.family import Family
 from lab.judged import Judged
-from lab.models import CleanTraining, load_models
+from lab.lm.weights import WeightsError
+from lab.models import CleanTraining, folder_name, load_models, load_tokenizer
 from lab.picture import draw as draw_picture
 from lab.rollouts import Actor, reference_values, sample_batch
 from lab.store import Store
 from lab.tasks import FAMILIES
+from lab.verdict import show, targets_of, without_unknown, worst
 from record import Summary, picture_of, write_record
-
-from rredcot_plugin.tiny.reasoner import build_tokenizer
 
 OUTPUT = Path(__file__).parent / "results" / "fidelity.json"
 CACHE = Path(__file__).parent.parent / "outputs" / "fidelity"
-TARGETS = {"pearson_value": 0.92, "pearson_delta": 0.70}
-SHOWN = ("pearson_value", "spearman_value", "rmse_value", "pearson_delta", "spearman_delta", "blame")
 KEPT = ("default", "support")
 """Estimators whose values are written out, place by place."""
 
@@ -72,6 +71,14 @@ class Sizes:
         return self.seed + 100 * draw
 
 
+GIVEN = {
+    "prompts": "questions of a batch",
+    "past": "past steps of a draw",
+    "judged": "judged rollouts of each prompt",
+    "draws": "draws of questions and rollouts",
+}
+"""Sizes that the command line may give."""
+
 QUICK = Sizes(prompts=8, group=4, past=1, judged=2, draws=2)
 QUICK_TRAINING = CleanTraining(steps=120)
 DEFAULT_FAMILIES = ["sums", "sorting", "own_sums", "multiples", "programs", "chains"]
@@ -79,10 +86,9 @@ DEFAULT_FAMILIES = ["sums", "sorting", "own_sums", "multiples", "programs", "cha
 
 def prepare(family: Family, model: Any, sizes: Sizes, training: CleanTraining, store: Store, draw: int) -> Judged:
     """Rollouts and references of one draw, from the store where it has them."""
-    actor, first = Actor(family, model, build_tokenizer()), sizes.seed_of(draw)
+    actor, first = Actor(family, model, load_tokenizer(family.model)), sizes.seed_of(draw)
     questions = family.problems("val", sizes.prompts * (sizes.past + 1), first)
-    # files of another model must not be taken for this one's
-    marked = Store(store.folder / (family.name if family.model == "demo" else f"{family.name}_{training.steps}"))
+    marked = Store(store.folder / folder_name(family, training))
     batches = [
         sample_batch(
             actor,
@@ -175,49 +181,6 @@ def compact(judged: Judged, estimates: dict[str, np.ndarray]) -> dict[str, Any]:
     return {"columns": names, "places": lines, "prompts": start, "first_mistakes": str(judged.mistakes)}
 
 
-def show(name: str, summary: Summary) -> None:
-    """One family's table."""
-    facts = {key: summary[f"{name}/{key}"]["value"] for key in ("ceiling_value", "ceiling_delta", "accuracy")}
-    error, places = (summary[f"{name}/{key}"]["value"] for key in ("reference_standard_error", "boundaries"))
-    print(
-        f"\n{name} ({FAMILIES[name].kind}): {places:.0f} boundaries, accuracy {facts['accuracy']:.2f}, standard error "
-        f"{error:.3f}, ceiling {facts['ceiling_value']:.3f} value, {facts['ceiling_delta']:.3f} delta"
-    )
-    print(f"{'':26s}" + "".join(f"{column:>22s}" for column in SHOWN))
-    for estimator in ESTIMATORS:
-        cells = [summary[f"{name}/{estimator}/{column}"] for column in SHOWN]
-        print(f"{estimator:26s}" + "".join(f"{c['value']:8.2f} [{c['low']:5.2f},{c['high']:5.2f}]" for c in cells))
-
-
-def worst(summary: Summary, families: list[str]) -> Summary:
-    """The default's two headline numbers on the family where they are lowest.
-
-    A family without a number (references that do not vary) is named, and there is no headline then.
-    """
-    found: Summary = {}
-    for measure, target in TARGETS.items():
-        entries = {name: summary[f"{name}/default/{measure}"] for name in families}
-        unknown = [name for name, entry in entries.items() if not math.isfinite(entry["value"])]
-        if unknown:
-            print(f"{measure} of the default: no number on {', '.join(unknown)}, so no worst family")
-            continue
-        at = min(families, key=lambda name: entries[name]["value"])
-        verdict = "reached" if entries[at]["value"] >= target else "MISSED"
-        print(
-            f"{measure} of the default, worst family ({at}): {entries[at]['value']:.3f}, target {target}: {verdict}"
-        )
-        found[measure] = entries[at]
-    return found
-
-
-def without_unknown(summary: Summary) -> Summary:
-    """JSON has no NaN: entries without a number are named and left out."""
-    unknown = [name for name, entry in summary.items() if not all(map(math.isfinite, entry.values()))]
-    if unknown:
-        print(f"{len(unknown)} entries have no number (nothing varies there): {', '.join(unknown[:8])}, …")
-    return {name: entry for name, entry in summary.items() if name not in unknown}
-
-
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small sizes: shows that it runs, measures nothing")
@@ -227,29 +190,38 @@ def parse_arguments() -> argparse.Namespace:
         help="also what limits the default, per family: other features, windows, fits",
     )
     parser.add_argument("--families", nargs="+", choices=list(FAMILIES), default=DEFAULT_FAMILIES, metavar="NAME")
+    parser.add_argument(
+        "--estimators", nargs="+", choices=list(ESTIMATORS), default=list(ESTIMATORS), metavar="NAME"
+    )
     parser.add_argument("--steps", type=int, default=CleanTraining.steps, help="training steps of the clean model")
-    parser.add_argument("--past", type=int, help=f"past steps of a draw (default {Sizes.past})")
-    parser.add_argument("--draws", type=int, help=f"draws of questions and rollouts (default {Sizes.draws})")
+    for name, meaning in GIVEN.items():
+        parser.add_argument(f"--{name}", type=int, help=f"{meaning} (default {getattr(Sizes, name)})")
+    parser.add_argument("--threads", type=int, default=1, help="of torch (default 1); more change the last bits")
     parser.add_argument("--cache", type=Path, default=CACHE, help="folder for models, rollouts and references")
     parser.add_argument("--output", type=Path, default=OUTPUT, help="where the JSON and the PNG go")
     args = parser.parse_args()
-    if args.past is not None and args.past < 0:
-        parser.error(f"--past {args.past}: allowed are whole numbers from 0")
-    if args.draws is not None and args.draws < 1:
-        parser.error(f"--draws {args.draws}: allowed are whole numbers from 1")
+    for name in GIVEN:
+        least, given = int(name != "past"), getattr(args, name)
+        if given is not None and given < least:
+            parser.error(f"--{name} {given}: allowed are {'positive integers' if least else 'integers from 0'}")
+    if missing := set(KEPT) - set(args.estimators):
+        parser.error(f"--estimators: {', '.join(sorted(missing))} must be among them")
     return args
 
 
 def main() -> None:
     args = parse_arguments()
-    torch.set_num_threads(1)
+    torch.set_num_threads(args.threads)
     begin = time.process_time()
     sizes, training = (QUICK, QUICK_TRAINING) if args.quick else (Sizes(), CleanTraining(steps=args.steps))
-    given = {name: getattr(args, name) for name in ("past", "draws") if getattr(args, name) is not None}
+    given = {name: getattr(args, name) for name in GIVEN if getattr(args, name) is not None}
     sizes = dataclasses.replace(sizes, **given)
     store = Store(args.cache / ("quick" if args.quick else "full"))
-    models = load_models(store, training, {FAMILIES[name].model for name in args.families})
-    settings = {"sizes": asdict(sizes), "training": asdict(training), "targets": TARGETS}
+    try:
+        models = load_models(store, training, {FAMILIES[name].model for name in args.families})
+    except WeightsError as error:
+        raise SystemExit(f"error: {error}") from None
+    settings = {"sizes": asdict(sizes), "training": asdict(training), "targets": targets_of(args.families)}
     seeds = [*(sizes.seed_of(draw) for draw in range(sizes.draws)), training.seed]
     summary: Summary = {}
     raw: dict[str, Any] = {}
@@ -258,23 +230,23 @@ def main() -> None:
         for draw in range(sizes.draws):
             own = prepare(FAMILIES[name], models[FAMILIES[name].model], sizes, training, store, draw)
             draws.append(own)
-            estimates.append({estimator: own.bench.values(estimator) for estimator in ESTIMATORS})
+            estimates.append({estimator: own.bench.values(estimator) for estimator in args.estimators})
             print(f"{name}: draw {draw + 1} of {sizes.draws}", flush=True)
         measured = ceilings(draws)
-        for estimator in ESTIMATORS:
+        for estimator in args.estimators:
             found = judge(draws, [own[estimator] for own in estimates])
             measured |= {f"{estimator}/{key}": entry for key, entry in found.items()}
         if args.diagnose:
             measured |= {f"diagnosis/{key}": entry for key, entry in diagnose(draws, judge).items()}
         summary |= {f"{name}/{key}": entry for key, entry in measured.items()}
         raw[name] = [compact(*pair) for pair in zip(draws, estimates, strict=True)]
-        show(name, summary)
+        show(name, summary, args.estimators)
         # written after every family, so that an interrupted run leaves what it has, and says which families
         headline = worst(summary, list(raw))
         spent = {"families": list(raw), "cpu_seconds": time.process_time() - begin}
         entries = headline | without_unknown(summary)
         write_record(args.output, settings | spent, entries, raw, seeds=seeds, shown=list(headline))
-        draw_picture(picture_of(args.output), summary, list(raw), list(ESTIMATORS))
+        draw_picture(picture_of(args.output), summary, list(raw), args.estimators)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ Reference for all: leave-one-out REINFORCE on a separate sample of four times th
 ``snr_vs_grpo``: (E g · ∇/‖∇‖)² / tr Cov(g), GRPO = 1, at the same number of rollouts. ``cosine`` of E g and ∇, and ``bias``
 ‖E g − ∇‖ / ‖∇‖ (a gradient of another length counts as biased), without the noise of either. ``spread_vs_grpo``:
 tr Cov(g) / ‖E g‖², GRPO = 1, under 1 is better. 95% intervals: bootstrap over steps and prompts. Gradients of
-distinct segments are sketched, see grads/sketch.py. Stages are kept in ``--cache``: an interrupted run goes on there.
+distinct segments are sketched, see grads/sketch.py; on a real language model (``--families totals words functions``), they
+are those of its last two layers. Stages are kept in ``--cache``: an interrupted run goes on there.
 
     OMP_NUM_THREADS=1 python benchmarks/gradient.py
     OMP_NUM_THREADS=1 python benchmarks/gradient.py --quick --output quick.json
@@ -30,13 +31,13 @@ from grads.drawing import TARGET, draw
 from grads.moments import Draw, Moments, Reference, draws, moments
 from grads.stage import Setup, Sizes, prepare
 from grads.values import value_errors
-from lab.models import CleanTraining, load_models
+from lab.lm.tasks import LM
+from lab.lm.weights import WeightsError
+from lab.models import CleanTraining, folder_name, load_models, load_tokenizer, measure_last_layers
 from lab.rollouts import Actor
 from lab.store import Store
 from lab.tasks import FAMILIES
 from record import Summary, picture_of, write_record
-
-from rredcot_plugin.tiny.reasoner import build_tokenizer
 
 OUTPUT = Path(__file__).parent / "results" / "gradient.json"
 CACHE = Path(__file__).parent.parent / "outputs" / "gradient"
@@ -44,6 +45,14 @@ QUICK = Sizes(
     prompts=2, steps=6, reference=2, windows=1, candidates=10, pilot=16, pool=4, sketch=1024, resamples=20
 )
 QUICK_TRAINING = CleanTraining(steps=120)
+GIVEN = {
+    "prompts": "prompts of a step",
+    "candidates": "questions that the prompts are chosen from",
+    "past": "past steps that the calibrator has seen",
+    "pool": "continuations of every state, 33 at least",
+}
+"""Sizes that the command line may give."""
+
 SHIPPED, BASELINE = "default", "grpo"
 MEASURES = ("snr_vs_grpo", "cosine", "bias", "spread_vs_grpo")
 
@@ -141,15 +150,15 @@ def parse_arguments() -> argparse.Namespace:
         "--families", nargs="+", choices=list(FAMILIES), default=["sums", "sorting"], metavar="NAME"
     )
     parser.add_argument("--steps", type=int, default=CleanTraining.steps, help="training steps of the clean model")
-    parser.add_argument("--candidates", type=int, help="questions that the prompts are chosen from (default 64)")
-    parser.add_argument("--past", type=int, help="past steps that the calibrator has seen (default 4)")
+    for name, meaning in GIVEN.items():
+        parser.add_argument(f"--{name}", type=int, help=f"{meaning} (default {getattr(Sizes, name)})")
     parser.add_argument("--seed", type=int, default=0, help="of questions and rollouts (default 0)")
     parser.add_argument("--cache", type=Path, default=CACHE, help="folder for models, rollouts and gradients")
     parser.add_argument("--output", type=Path, default=OUTPUT, help="where the JSON goes; the picture beside it")
     args = parser.parse_args()
-    for name in ("candidates", "past"):
+    for name in GIVEN:
         if getattr(args, name) is not None and getattr(args, name) < 1:
-            parser.error(f"--{name} {getattr(args, name)}: allowed are whole numbers from 1")
+            parser.error(f"--{name} {getattr(args, name)}: allowed are positive integers")
     return args
 
 
@@ -158,18 +167,22 @@ def main() -> None:
     torch.set_num_threads(1)
     begin = time.process_time()
     sizes = dataclasses.replace(QUICK if args.quick else Sizes(), seed=args.seed)
-    given = {name: getattr(args, name) for name in ("candidates", "past") if getattr(args, name) is not None}
+    given = {name: getattr(args, name) for name in GIVEN if getattr(args, name) is not None}
     sizes = dataclasses.replace(sizes, **given)
     training = QUICK_TRAINING if args.quick else CleanTraining(steps=args.steps)
     store = Store(args.cache / ("quick" if args.quick else "full"))
-    models = load_models(store, training, {FAMILIES[name].model for name in args.families})
+    try:
+        models = load_models(store, training, {FAMILIES[name].model for name in args.families})
+    except WeightsError as error:
+        raise SystemExit(f"error: {error}") from None
     summary: Summary = {}
     raw: dict[str, Any] = {}
+    if LM in models:
+        measure_last_layers(models[LM])
     for name in args.families:
         family = FAMILIES[name]
-        # files of another model must not be taken for this one's
-        own = Store(store.folder / (name if family.model == "demo" else f"{name}_{training.steps}"))
-        setup = prepare(Actor(family, models[family.model], build_tokenizer()), sizes, own)
+        own = Store(store.folder / folder_name(family, training))
+        setup = prepare(Actor(family, models[family.model], load_tokenizer(family.model)), sizes, own)
         credits = credit_steps(setup, lambda n, name=name: _progress(name, n, sizes.steps))  # type: ignore[misc]
         entries, raw[name] = measure_family(setup, credits)
         summary |= {f"{name}/{key}": entry for key, entry in entries.items()}

@@ -220,11 +220,11 @@ def checked_arguments(parser: argparse.ArgumentParser, argv: Sequence[str] | Non
     """The arguments, numbers checked; exits with 2 for one that is not allowed."""
     arguments = parser.parse_args(argv)
     if arguments.val_size < 0:
-        parser.error(f"--val-size {arguments.val_size}: allowed are whole numbers from 0")
+        parser.error(f"--val-size {arguments.val_size}: allowed are integers from 0")
     if arguments.max_rows is not None and arguments.max_rows <= arguments.val_size:
         parser.error(f"--max-rows {arguments.max_rows}: must be more than --val-size {arguments.val_size}")
     if arguments.workers < 1:
-        parser.error(f"--workers {arguments.workers}: allowed are whole numbers from 1")
+        parser.error(f"--workers {arguments.workers}: allowed are positive integers")
     return arguments
 
 

@@ -83,7 +83,7 @@ class CountOrZero:
         whole = isinstance(value, int) and not isinstance(value, bool) and value >= 0
         if not whole and not (self.automatic and value == "auto"):
             auto = ", or 'auto'" if self.automatic else ""
-            raise ValueError(f"{key}={value!r}: allowed are whole numbers from 0 ({self.zero}){auto}")
+            raise ValueError(f"{key}={value!r}: allowed are integers from 0 ({self.zero}){auto}")
 
     def __str__(self) -> str:
         return "integer ≥ 0" + (", auto" if self.automatic else "")

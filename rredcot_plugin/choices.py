@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rredcot_plugin.allowed import NAMED, Choice
 from rredcot_plugin.baselines.base import is_per_token
@@ -105,6 +105,11 @@ def is_grpo(config: RRedCoTConfig) -> bool:
     return isinstance(config.build_segmenter(), NoSegmenter) and not config.has_critic
 
 
+def measures_from_groups_mean(config: RRedCoTConfig, baseline: Any) -> bool:
+    """Whether the mean reward of the group takes the place of ``baseline``: in GRPO, unless that is one per token."""
+    return is_grpo(config) and not is_per_token(baseline)
+
+
 def automatic(
     config: RRedCoTConfig,
     *,
@@ -138,7 +143,7 @@ def automatic(
 
 def _choose_measured_from(config: RRedCoTConfig, *, log_probs: bool) -> Choice:
     """The baseline of a whole run: that of GRPO where the run is GRPO, whatever is named, unless it is one per token."""
-    if is_grpo(config) and not is_per_token(config.build_baseline(log_probs=log_probs)):
+    if measures_from_groups_mean(config, config.build_baseline(log_probs=log_probs)):
         return Choice(
             "value", "segmenter=none is verl's own GRPO, which measures from the mean reward of the group"
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import InitVar, dataclass, fields
 from typing import Any
 
 from rredcot_plugin.allowed import OneOf
@@ -25,16 +25,25 @@ class RRedCoTConfig(Options):
     (verl's default, and ours outside verl), else ``none``. Each key: docs/reference/configuration.md.
 
     Raises:
-        ValueError: a value that is not allowed, naming the key, the value and what is.
+        ValueError: a value that is not allowed, naming the key, the value and what is; a ``preset``, which only
+            ``from_mapping`` takes, since a constructor cannot tell what is given from what is a default.
     """
 
-    def __post_init__(self) -> None:
+    preset: InitVar[str | None] = None
+
+    def __post_init__(self, preset: str | None) -> None:
+        if preset is not None:
+            raise ValueError(
+                f"preset={preset!r}: the constructor takes no preset, "
+                f'use RRedCoTConfig.from_mapping({{"preset": {preset!r}, ...}})'
+            )
         if isinstance(self.shapers, str):
             raise ValueError(f"shapers={self.shapers!r}: expected a list of names, or of {{name, options}}")
         object.__setattr__(self, "shapers", tuple(self.shapers))
         for key in fields(self):
             key.metadata["allowed"].check(key.name, getattr(self, key.name))
         self._check_baseline()
+        self._check_credit_weight()
         self.build_calibrator()  # names a package that it lacks
 
     def _check_baseline(self) -> None:
@@ -49,6 +58,18 @@ class RRedCoTConfig(Options):
             if getattr(self, key) != value:
                 raise ValueError(
                     f"{key}={getattr(self, key)!r}: baseline={self.baseline} needs {key}={value!r}, or take baseline=value"
+                )
+
+    def _check_credit_weight(self) -> None:
+        """Luck is taken out of a return, and what is to be expected must not know the trace's own outcome."""
+        if self.credit_weight == 0.0:
+            return
+        held = {"mode": ("segment_gae",), "lam": (1.0,), "lam_coarse": (None, 1.0), "leave_one_out": (True,)}
+        for key, allowed in held.items():
+            if getattr(self, key) not in allowed:
+                raise ValueError(
+                    f"{key}={getattr(self, key)!r}: credit_weight={self.credit_weight:g} needs {key}={allowed[0]!r}, "
+                    f"or take credit_weight=0"
                 )
 
     @classmethod

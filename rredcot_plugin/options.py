@@ -130,6 +130,12 @@ class Options:
         Number(0.0, 1.0, optional=True),
         "As lam, between the coarsest segments of the segmenter nested, while lam counts within them; null for one level.",
     )
+    credit_weight: float = option(
+        0.0,
+        Number(0.0, 1.0),
+        "How much of what later segments changed beyond what was to be expected is taken out of the advantage of "
+        "earlier ones, c. Less variance, and a gradient that is biased where values are wrong; needs mode=segment_gae and lam=1.",
+    )
     scale: str | None = option(
         None,
         OneOf(SCALES, optional=True),

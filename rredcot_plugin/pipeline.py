@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from rredcot_plugin.baselines.base import Evidence, is_per_token
 from rredcot_plugin.baselines.value import ValueBaseline
-from rredcot_plugin.baselines.weights import gradient_norm_proxy
-from rredcot_plugin.choices import choose_scale
+from rredcot_plugin.choices import choose_scale, measures_from_groups_mean
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.credit import metrics as metric
 from rredcot_plugin.credit.advantages import (
@@ -23,6 +21,7 @@ from rredcot_plugin.credit.advantages import (
     whiten,
 )
 from rredcot_plugin.credit.hierarchy import hierarchical_gae
+from rredcot_plugin.credit.later_segments import later_surprises
 from rredcot_plugin.credit.redistribution import (
     mean_per_segment,
     redistribute,
@@ -32,21 +31,17 @@ from rredcot_plugin.credit.redistribution import (
 )
 from rredcot_plugin.groups import Outcomes, group_stats
 from rredcot_plugin.segmenters.lookahead import LookaheadWatch
-from rredcot_plugin.state_values import has_groups_mean, step_values
+from rredcot_plugin.state_numbers import StateNumbers
+from rredcot_plugin.state_values import step_values
 from rredcot_plugin.types import Credit, Rollouts, Segments, check_finite, check_partition, check_shape
 from rredcot_plugin.values.base import Probed
 from rredcot_plugin.values.calibration import OutcomeCalibrator
-from rredcot_plugin.values.features import boundary_features
-from rredcot_plugin.values.fit import FeatureMap
 
 if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
 RESIDUAL = "rredcot/credit/shaping_residual/max"
-
-StateWeightMap = Callable[[Rollouts, Segments], torch.Tensor]
-"""With the arguments of ``gradient_norm_proxy``, and its result."""
 
 
 def assign_credit(
@@ -58,8 +53,7 @@ def assign_credit(
     values: Float[Tensor, "B S"] | None = None,
     probed: Probed | Mapping[str, Probed] | None = None,
     calibrator: OutcomeCalibrator | None = None,
-    features: FeatureMap = boundary_features,
-    state_weight: StateWeightMap = gradient_norm_proxy,
+    states: StateNumbers | None = None,
 ) -> Credit:
     """Redistribute each outcome over the segments of its trace and return token advantages.
 
@@ -79,38 +73,33 @@ def assign_credit(
             mapping from what was proposed (``ValueEstimator.proposes``) where estimators are mixed.
             Where the estimator has nothing to read, a boundary has the mean of its group.
         calibrator: keeps the fit of past steps; None calibrates on this batch alone.
-        features: what computes ``boundary_features``; processes may share the groups.
-        state_weight: the same of ``gradient_norm_proxy``.
+        states: what else is read of tokens and signals (``state_numbers``), taken as it is. With ``segments`` given too,
+            the rollouts need neither tokens nor signals.
 
     Raises:
         ValueError: values that are not finite or do not fit the segments; segments that leave an unmasked
-            token out or cover a masked one; rollouts without what the baseline reads; baselines that are not finite.
+            token out or cover a masked one; rollouts without what the segmenter, calibration or the baseline reads;
+            baselines that are not finite.
     """
-    config = config or RRedCoTConfig()
+    config, states = config or RRedCoTConfig(), states or StateNumbers()
     segments, coarse, report = _segmented(rollouts, config, segments, coarse)
+    states.check(segments)
     penalties, outcomes = _outcomes(rollouts, segments)
     calibrator = calibrator if calibrator is not None else config.build_calibrator()
-    found = step_values(rollouts, config, segments, outcomes, values, probed, calibrator, features)
+    found = step_values(rollouts, config, segments, outcomes, values, probed, calibrator, states.prefixes)
     report |= {"rredcot/fallback/nonfinite_reward/mean": metric.share(~outcomes.finite)} | found.notes
     real = segments.exists & outcomes.finite[:, None]
     values = torch.where(real, found.values, 0.0)
-    evidence = Evidence(rollouts, segments, outcomes, values, found.fit, partial(state_weight, rollouts, segments))
+    evidence = Evidence(rollouts, segments, outcomes, values, found.fit, states.gradient_norm_proxy)
     baseline = _baseline(config, evidence, given=found.given)
     baselines = _baselines(baseline, evidence)
-    found.fit.remember()
 
-    deltas = redistribute(values, outcomes.score, segments.num_segments)
-    deltas, shaping = _shaped(config, deltas, segments, outcomes)
+    deltas, shaping = _shaped(config, values, segments, outcomes)
     deltas = deltas + penalties
     rewards = segment_rewards(deltas, values)
     gae = torch.where(real, _gae(config, segments, coarse, deltas), 0.0)
-    if config.mode == "weighted":
-        per_segment, tokens = _weighted(config, segments, deltas, outcomes)
-    elif is_per_token(baseline):
-        per_segment, tokens = _from_tokens(config, evidence, gae, baselines)
-        baselines = mean_per_segment(baselines, segments)
-    else:
-        per_segment, tokens = _from_segments(config, evidence, gae, baselines)
+    per_segment, tokens, baselines = _measured(config, evidence, baseline, baselines, deltas, gae)
+    found.fit.remember()
     advantages, returns = _finished(config, segments, tokens, gae + values, outcomes)
     report |= shaping
     report |= metric.credit_metrics(segments, values, deltas, rewards, outcomes.total, per_segment, baselines)
@@ -123,6 +112,8 @@ def _segmented(
     """Segments and the coarse ones, as given or by the configured segmenter; whether its boundaries look ahead."""
     notes = {}
     if segments is None:
+        if rollouts.token_ids is None:
+            raise ValueError("token_ids: there are no tokens to segment; give Rollouts.token_ids, or segments=")
         levels = config.build_levels(rollouts)
         coarse, segments = levels[0], levels[-1]
         looks_ahead = LookaheadWatch(config.build_segmenter())(rollouts) is not None
@@ -144,10 +135,11 @@ def _outcomes(rollouts: Rollouts, segments: Segments) -> tuple[torch.Tensor, Out
 
 
 def _shaped(
-    config: RRedCoTConfig, deltas: torch.Tensor, segments: Segments, outcomes: Outcomes
+    config: RRedCoTConfig, values: torch.Tensor, segments: Segments, outcomes: Outcomes
 ) -> tuple[torch.Tensor, dict[str, float]]:
-    """Deltas after all shapers. What one changed of a trace's sum goes to the answer segment, and into a metric."""
+    """Deltas of the values after all shapers. What one changed of a trace's sum goes to the answer segment, and into a metric."""
     notes: dict[str, float] = {}
+    deltas = redistribute(values, outcomes.score, segments.num_segments)
     last = (segments.num_segments - 1).clamp(min=0)[:, None]
     for shaper in config.build_shapers():
         shaped = shaper(deltas, segments, outcomes.score, outcomes.stats)
@@ -170,6 +162,31 @@ def _gae(config: RRedCoTConfig, segments: Segments, coarse: Segments | None, del
             f"coarse: lam_coarse={config.lam_coarse} needs the segments that these are parts of, got None"
         )
     return hierarchical_gae(deltas, segments, coarse, config.lam, config.lam_coarse)
+
+
+def _measured(
+    config: RRedCoTConfig,
+    evidence: Evidence,
+    baseline: Any,
+    baselines: torch.Tensor,
+    deltas: torch.Tensor,
+    gae: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Advantages per segment and per token, in the configured mode, and the baselines per segment."""
+    if config.mode == "weighted":
+        return *_weighted(config, evidence.segments, deltas, evidence.outcomes), baselines
+    if config.credit_weight:
+        gae = gae - config.credit_weight * _luck(evidence)
+    if is_per_token(baseline):
+        return *_from_tokens(config, evidence, gae, baselines), mean_per_segment(baselines, evidence.segments)
+    return *_from_segments(config, evidence, gae, baselines), baselines
+
+
+def _luck(evidence: Evidence) -> torch.Tensor:
+    """What the segments after each one changed beyond what was to be expected, by V̂ alone."""
+    segments, outcomes = evidence.segments, evidence.outcomes
+    changes = redistribute(evidence.values, outcomes.score, segments.num_segments)
+    return torch.where(segments.exists, later_surprises(evidence.fit.surprises(changes)), 0.0)
 
 
 def _from_segments(
@@ -235,8 +252,9 @@ def _scale(config: RRedCoTConfig) -> str:
 
 def _baseline(config: RRedCoTConfig, evidence: Evidence, *, given: bool) -> Any:
     """The configured baseline; GRPO's mean where a trace is one segment by configuration."""
-    baseline = config.build_baseline(log_probs=evidence.rollouts.log_probs is not None, given=given)
-    grpo = has_groups_mean(config, evidence.segments) and not is_per_token(baseline)
+    log_probs = evidence.rollouts.log_probs is not None or evidence.gradient_norm_proxy is not None
+    baseline = config.build_baseline(log_probs=log_probs, given=given)
+    grpo = evidence.segments.max_segments == 1 and measures_from_groups_mean(config, baseline)
     return ValueBaseline() if grpo else baseline
 
 

@@ -34,9 +34,9 @@ def check_number(key: str, value: Any, low: float, high: float = float("inf")) -
 
 
 def check_count(key: str, value: int) -> None:
-    """Raise ``ValueError`` unless ``value`` is a whole number from 1."""
+    """Raise ``ValueError`` unless ``value`` is a positive integer."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{key}={value!r}: allowed are whole numbers from 1")
+        raise ValueError(f"{key}={value!r}: allowed are positive integers")
 
 
 class Registry:

@@ -15,7 +15,8 @@ from rredcot_plugin.groups import Outcomes
 from rredcot_plugin.types import Rollouts, Segments, check_finite, check_shape
 from rredcot_plugin.values.base import Probed, calibrates, estimate, proposal_limits
 from rredcot_plugin.values.calibration import OutcomeCalibrator
-from rredcot_plugin.values.fit import FeatureMap, StepFit
+from rredcot_plugin.values.fit import StepFit
+from rredcot_plugin.values.prefix_numbers import PrefixNumbers
 
 
 @dataclass(frozen=True)
@@ -36,13 +37,13 @@ def step_values(
     given: torch.Tensor | None,
     probed: Probed | Mapping[str, Probed] | None,
     calibrator: OutcomeCalibrator,
-    features: FeatureMap,
+    prefixes: PrefixNumbers | None,
 ) -> StepValues:
     """V̂ of every state: as given; else the prior at the prompt and the estimator's after it, the prior where it has
     nothing to say, calibrated."""
     stats, finite = outcomes.stats, outcomes.finite
     fit = partial(
-        StepFit, rollouts, segments, outcomes=outcomes, calibrator=calibrator, features=features
+        StepFit, rollouts, segments, outcomes=outcomes, calibrator=calibrator, prefixes=prefixes
     )  # of raw values
     if given is not None:
         check_shape("values", given, (rollouts.batch_size, segments.max_segments))

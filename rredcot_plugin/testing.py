@@ -101,6 +101,8 @@ def check_segmenter(
         exact: False leaves out the last rule, for segmenters that are not meant for training.
     """
     given = rollouts if rollouts is not None else sample_rollouts()
+    if given.token_ids is None:
+        raise ValueError("rollouts: expected token_ids to check a segmenter on, got None")
     before = given.token_ids.clone(), given.response_mask.clone(), list(given.texts or [])
     result = segmenter(given)
     _check_partition(result, given)
@@ -140,7 +142,7 @@ def _expect(holds: bool, complaint: str) -> None:
 
 def _check_partition(result: Segments, rollouts: Rollouts) -> None:
     _expect(isinstance(result, Segments), f"expected Segments, got {type(result).__name__}")
-    shape, expected = tuple(result.segment_ids.shape), tuple(rollouts.token_ids.shape)
+    shape, expected = tuple(result.segment_ids.shape), tuple(rollouts.response_mask.shape)
     _expect(shape == expected, f"expected segment_ids of shape {expected}, got {shape}")
     wrong = ((result.segment_ids >= 0) != rollouts.response_mask).nonzero()
     if len(wrong):

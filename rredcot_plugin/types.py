@@ -94,13 +94,14 @@ class Rollouts:
     before token t (``reward_model``, ``critic``, ``monte_carlo``) or about the token (``attention``,
     ``gradient``); NaN where there is none. ``references[b]`` are solutions of the data set. ``penalties`` are
     the part of ``rewards`` that stays on its own tokens instead of being redistributed (KL in the reward).
+    ``token_ids`` may be None where nobody reads them: ``assign_credit`` is given segments and the numbers of their states.
 
     Raises:
         ValueError: a shape that does not fit, log-probs that are not finite under the mask, or sums of squares outside
             [0, 1].
     """
 
-    token_ids: Int[Tensor, "B T"]
+    token_ids: Int[Tensor, "B T"] | None
     response_mask: Bool[Tensor, "B T"]
     rewards: Float[Tensor, "B T"]
     group_ids: Sequence[Hashable]
@@ -115,9 +116,10 @@ class Rollouts:
     sum_pi_squared: Float[Tensor, "B T"] | None = None
 
     def __post_init__(self) -> None:
-        if self.token_ids.ndim != 2:
-            raise ValueError(f"token_ids: expected two dimensions (B, T), got shape {tuple(self.token_ids.shape)}")
-        shape = tuple(self.token_ids.shape)
+        name = "response_mask" if self.token_ids is None else "token_ids"
+        shape = tuple(getattr(self, name).shape)
+        if len(shape) != 2:
+            raise ValueError(f"{name}: expected two dimensions (B, T), got shape {shape}")
         object.__setattr__(self, "response_mask", self.response_mask.bool())
         check_shape("response_mask", self.response_mask, shape)
         check_shape("rewards", self.rewards, shape)
@@ -139,7 +141,7 @@ class Rollouts:
 
     @property
     def batch_size(self) -> int:
-        return self.token_ids.shape[0]
+        return self.response_mask.shape[0]
 
     def take(self, index: Sequence[int]) -> Rollouts:
         """Some of the rows, in this order."""
@@ -147,8 +149,8 @@ class Rollouts:
         def some(rows: Any) -> Any:
             return rows[list(index)] if isinstance(rows, torch.Tensor) else [rows[i] for i in index]
 
-        given = {f.name: getattr(self, f.name) for f in fields(self)}
-        taken = {name: some(rows) for name, rows in given.items() if rows is not None and name != "token_scores"}
+        given = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "token_scores"}
+        taken: dict[str, Any] = {name: None if rows is None else some(rows) for name, rows in given.items()}
         if self.token_scores is not None:
             taken["token_scores"] = {name: some(scores) for name, scores in self.token_scores.items()}
         return Rollouts(**taken)

@@ -35,16 +35,23 @@ class Mutant:
 
 def steps(*names: str) -> tuple[str, ...]:
     """Tests of whole steps without Ray."""
-    return tuple(f"contract/test_runner.py::test_{name}" for name in names)
+    return tuple(f"contract/{_file_of(name)}::test_{name}" for name in names)
+
+
+def _file_of(test: str) -> str:
+    files = sorted(Path(__file__).parent.glob("contract/test_runner*.py"))
+    return next(path.name for path in files if f"def test_{test}(" in path.read_text(encoding="utf-8"))
 
 
 CREDIT, VALUES, CUTS = "unit/test_redistribution.py", "unit/test_values.py", "unit/test_segmenters.py"
+FITS = "unit/test_calibration.py"
+LATER = "unit/test_later_segments.py"
 ESTIMATORS, REMEMBERED, CONTINUED = (
     "unit/test_estimators.py",
     "unit/test_remembered.py",
     "unit/test_continuations.py",
 )
-FIELDS, OPTIONS, NAMES = "contract/test_engine.py", "contract/test_verl.py", "contract/test_names.py"
+FIELDS, OPTIONS, NAMES = "contract/test_engine.py", "contract/test_verl_options.py", "contract/test_names.py"
 EVERY_ROW = steps("a_step_gives_every_row_the_credit_of_its_own_tokens")
 SESSIONS = steps("earlier_outputs_of_a_session_share_and_do_not_count")
 REJECTED = steps("a_rejected_last_output_earns_its_session_nothing_as_in_verls_grpo")
@@ -65,11 +72,15 @@ MUTANTS = (
     Mutant("own reward left in the proposals", "values/proposals.py", "if r != row or not leave_one_out", "if True", (VALUES,)),
     Mutant("own reward left in the prior", "state_values.py", "stats.others_mean if config.leave_one_out", "stats.mean if config.leave_one_out", (VALUES, CREDIT)),
     Mutant("λ forgotten", "credit/advantages.py", "+ lam * running", "+ running", (CREDIT,)),
-    Mutant("calibration sees the group's own outcomes", "values/calibration.py", "torch.where(held_out, 0.0, weight[:, None])", "weight[:, None].expand_as(held_out)", (VALUES,)),
-    Mutant("a feature looks one token ahead", "values/features.py", "return padded.gather(1, before).float()", "return padded.gather(1, (before + 1).clamp(max=x.shape[1])).float()", (VALUES,)),
+    Mutant("calibration sees the group's own outcomes", "values/calibration.py", "torch.where(held_out, 0.0, weight[:, None])", "weight[:, None].expand_as(held_out)", (FITS,)),
+    Mutant("the expected change sees the own group", "values/calibration.py", "torch.where(own[:, None] == torch.arange(len(distinct)), 0.0, known.weight.double()[:, None])", "known.weight.double()[:, None].expand(-1, len(distinct))", (LATER,)),
+    Mutant("a segment's own surprise is taken for a later one", "credit/later_segments.py", ".flip(1) - surprises", ".flip(1)", (LATER,)),
+    Mutant("luck is added", "pipeline.py", "gae - config.credit_weight", "gae + config.credit_weight", (LATER,)),
+    Mutant("checkpoints forget changes", "values/calibration.py", 'change = state.get("change", [None] * len(equal))', "change = [None] * len(equal)", (LATER,)),
+    Mutant("a feature looks one token ahead", "values/prefix_numbers.py", "return padded.gather(1, before).float()", "return padded.gather(1, (before + 1).clamp(max=x.shape[1])).float()", (FITS,)),
     Mutant("characters are split", "segmenters/trace.py", "(self.starts[tokens] >= ends) & (", "(", (CUTS + "::test_a_multi_byte_character_is_never_split",)),
     Mutant("the answer is cut", "segmenters/assemble.py", "answers.outside(legal(trace, proposed))", "legal(trace, proposed)", (CUTS + "::test_the_last_segment_begins_where_the_answer_is_opened",)),
-    Mutant("a boundary knows the token after it", "segmenters/trace.py", "np.concatenate([[0.0], -self.log_probs[:-1].astype(np.float64)])", "-self.log_probs.astype(np.float64)", (CUTS,)),
+    Mutant("a boundary knows the token after it", "segmenters/trace.py", "np.concatenate([[0.0], -self.log_probs[:-1].astype(np.float64)])", "-self.log_probs.astype(np.float64)", (CUTS, "unit/test_segmenters_all.py")),
     Mutant("the own return in the token's baseline", "baselines/token.py", "return numbers.sum(0) - numbers", "return numbers.sum(0).expand_as(numbers)", ("unit/test_token_baseline.py",)),
     Mutant("siblings that have ended count as alive", "baselines/token.py", "counts = alive & valid[:, None]", "counts = (alive | True) & valid[:, None]", ("unit/test_token_baseline.py",)),
     Mutant("a token without living siblings has no baseline", "baselines/token.py", "return torch.where(others > 0, mean, behind)", "return torch.where(others > 0, mean, 0.0)", ("unit/test_token_baseline.py",)),
@@ -79,27 +90,29 @@ MUTANTS = (
     Mutant("the sum is lost in shaping", "pipeline.py", "shaped.scatter_add(1, last, missing[:, None])", "shaped", ("unit/test_shapers.py",)),
     Mutant("a NaN reward counts in its group", "groups.py", "weight = valid.double()", "weight = torch.ones_like(outcomes).double()", (CREDIT,)),
     Mutant("the own outcome among the siblings'", "values/siblings.py", "keys)[key] - (weight * outcomes)[row]", "keys)[key]", ("unit/test_siblings.py",)),
-    Mutant("siblings of other prompts", "values/siblings.py", "_mixed(group.astype(np.uint64))", "np.uint64(0)", ("unit/test_siblings.py",)),
+    Mutant("siblings of other prompts", "values/siblings.py", "mixed(group.astype(np.uint64))", "np.uint64(0)", ("unit/test_siblings.py",)),
     Mutant("a segment counts before it is finished", "values/siblings.py", "(1, 0)))[:, :, :-1]", "(0, 1)))[:, :, 1:]", ("unit/test_siblings.py",)),
-    Mutant("the span of rewards knows the own outcome", "values/calibration.py", "for known in (past, torch.cat([past, outcomes.double()])):", "for known in (outcomes.double(),):", ("unit/test_tabular.py",)),
+    Mutant("the span of rewards knows the own outcome", "values/calibration.py", "for known in (past, torch.cat([past, outcomes.double()])):", "for known in (outcomes.double(),):", ("unit/test_tabular_calibrated.py",)),
     Mutant("penalties are redistributed", "pipeline.py", "score = total - penalties.sum(dim=1)", "score = total", (ESTIMATORS,)),
     Mutant("a boundary reads the value behind its token", "values/base.py", "segments.starts.clamp(max=", "(segments.starts + 1).clamp(max=", (ESTIMATORS,)),
     Mutant("the own reward is the worst one", "values/answer_probability.py", "lowest_of_others(rollouts.outcomes)", "rollouts.outcomes", ("unit/test_tabular.py", ESTIMATORS)),
     Mutant("a calibrated fit where nothing is to calibrate", "state_values.py", 'config.calibrate != "none" and calibrates(estimator)', 'config.calibrate != "none"', (ESTIMATORS,)),
-    Mutant("λ between turns forgotten", "credit/hierarchy.py", "lam_coarse * ahead[:, 1:]", "ahead[:, 1:]", ("unit/test_hierarchy.py",)),
-    Mutant("credit leaks into the next turn", "credit/hierarchy.py", "parent[:, k] == before", "parent[:, k] >= -1", ("unit/test_hierarchy.py",)),
-    Mutant("attention behind the answer counts", "values/attribution.py", "(ids < segments.num_segments[:, None] - 1)", "(ids < segments.num_segments[:, None])", ("unit/test_attribution.py",)),
+    Mutant("λ between turns forgotten", "credit/hierarchy.py", "lam_coarse * ahead[:, 1:]", "ahead[:, 1:]", ("unit/test_hierarchy.py", "unit/test_nested.py")),
+    Mutant("credit leaks into the next turn", "credit/hierarchy.py", "parent[:, k] == before", "parent[:, k] >= -1", ("unit/test_hierarchy.py", "unit/test_nested.py")),
+    Mutant("attention behind the answer counts", "values/attribution.py", "(ids < segments.num_segments[:, None] - 1)", "(ids < segments.num_segments[:, None])", ("unit/test_attribution_shares.py",)),
     Mutant("the calibrator never remembers", "values/calibration.py", "self._past.append(states if counted is None else states.some(counted))", "pass", (REMEMBERED,)),
     Mutant("long traces dominate the fit", "values/fit.py", "(at / at.sum(dim=1, keepdim=True).clamp(min=1))[at]", "at[at]", (REMEMBERED,)),
     Mutant("the divisor looks at values", "pipeline.py", "scale_advantages(measured, baselines, outcomes.total, segments.exists", "scale_advantages(measured, evidence.values, outcomes.total, segments.exists", (REMEMBERED,)),
     Mutant("the sample of groups follows the rows", "values/labelled_states.py", "sorted(size, key=lambda gid: (zlib.crc32(str(gid).encode()) >> 3, str(gid)))", "size", (REMEMBERED,)),
     Mutant("the prompt is never probed", "adapter/probe_plan.py", "first = 1 if config.prior_from_group else 0", "first = 1", (REMEMBERED,)),
     Mutant("a part's lowest outcomes by position", "adapter/group_work.py", "(summary.style, lowest[index])", "(summary.style, lowest[: len(index)])", (REMEMBERED,)),
+    Mutant("weights that are given are not taken", "baselines/base.py", " if given is None else given", "", ("unit/test_state_numbers.py",)),
+    Mutant("numbers that are given are not taken", "values/fit.py", " if self.prefixes is None else self.prefixes", "", ("unit/test_state_numbers.py",)),
     # the glue
     Mutant("rewards by position", VERL + "credit.py", "rewards[state.roles.active]", "rewards[: len(state.roles.active)]", EVERY_ROW),
     Mutant("the KL penalty is redistributed", VERL + "credit.py", "penalties_of(active - before.rewards) if kl_in_reward else None", "None", steps("a_kl_penalty_stays_on_its_tokens")),
     Mutant("the actor's signals are dropped", VERL + "credit.py", "state.signals.get(name) for name", "None for name", steps("signals_are_the_actors_and_keep_their_names")),
-    Mutant("a fresh calibrator for every step", VERL + "runner.py", "self.credit_workers, self.calibrator, kl_in_reward", "self.credit_workers, self.settings.build_calibrator(), kl_in_reward", steps("the_window_is_kept_from_step_to_step")),
+    Mutant("a fresh calibrator for every step", VERL + "runner.py", "self.settings, self.calibrator, kl_in_reward", "self.settings, self.settings.build_calibrator(), kl_in_reward", steps("the_window_is_kept_from_step_to_step")),
     Mutant("an empty calibrator is saved", VERL + "runner.py", "torch.save(self.calibrator.state_dict()", "torch.save(self.settings.build_calibrator().state_dict()", RESUMED),
     Mutant("what is loaded is not used", VERL + "runner.py", "self.calibrator.load_state_dict(torch.load(path, weights_only=True))", "torch.load(path, weights_only=True)", RESUMED),
     Mutant("later passes run the probes again", VERL + "runner.py", "(transfer_fields.BACKEND, transfer_fields.ATTRIBUTION, transfer_fields.SQUARES)", "(transfer_fields.ATTRIBUTION, transfer_fields.SQUARES)", steps("the_engine_is_asked_once_and_not_again_in_later_passes")),

@@ -39,6 +39,10 @@ REASONS = (
 )
 
 
+REPEATED = ("grpo", "rloo_token_mean")
+"""Rows without news: 1 by definition, and equal to `rloo`."""
+
+
 def page_tables(summary: Summary, sizes: Sequence[int], families: Sequence[str]) -> str:
     """Picture and tables, as they stand on the page."""
     names = [key.split("/")[1] for key in summary if key.startswith("size/") and key.endswith(f"/{sizes[0]}")]
@@ -94,6 +98,8 @@ def families_table(summary: Summary, families: Sequence[str], names: Sequence[st
     header = ["signal / variance, GRPO = 1", *(f"`{family}`" for family in families), "least cosine"]
     rows = []
     for name in names:
+        if name in REPEATED:
+            continue
         entries = [summary[f"{family}/snr_vs_grpo/{name}"] for family in families]
         cells = [f"{entry['value']:.2f} [{entry['low']:.2f}, {entry['high']:.2f}]" for entry in entries]
         cosine = min(summary[f"{family}/cosine/{name}"]["value"] for family in families)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from grads.estimates import all_values
+from grads.later import later_credit
 from grads.methods import methods
 from grads.stage import PAST, Setup
 from grads.step import Step, config, places
@@ -63,7 +64,9 @@ def credit_steps(setup: Setup, progress: Callable[[int], None]) -> Credits:
     for n in range(setup.sizes.steps):
         step, chosen = step_of(setup, n)
         values = all_values(step, setup.asked, setup.sizes.past, rng)
-        for name, table in (methods(step, values) | trials(step, values)).items():
+        later = later_credit(step, values, setup.asked, setup.sizes.past)
+        tables = methods(step, values) | trials(step, values) | later
+        for name, table in tables.items():
             if name not in weights:
                 weights[name] = [torch.zeros(setup.sizes.steps, len(own.number)) for own in setup.pieces]
             add_weights(setup, weights[name], n, step.segments, chosen, table)

@@ -28,8 +28,13 @@ class Sketch:
         return torch.einsum("...rk,rk->...k", padded.unflatten(-1, (self.rows, self.size)), self.signs)
 
 
+def measured(model: Any) -> list[torch.nn.Parameter]:
+    """The parameters whose gradient is measured: those that ask for one, all of a tiny model, the last layers of a large."""
+    return [p for p in model.parameters() if p.requires_grad]
+
+
 def coordinates(model: Any) -> int:
-    return sum(p.numel() for p in model.parameters())
+    return sum(p.numel() for p in measured(model))
 
 
 def segment_gradients(
@@ -39,7 +44,7 @@ def segment_gradients(
     log_probs = _log_probs(model, [(prompt, response)])[0]
     sums = torch.stack([log_probs[start:end].sum() for start, end in spans])
     eye = torch.eye(len(spans))
-    found = torch.autograd.grad(sums, list(model.parameters()), eye, is_grads_batched=True)
+    found = torch.autograd.grad(sums, measured(model), eye, is_grads_batched=True)
     return torch.cat([g.flatten(1) for g in found], dim=1)
 
 
@@ -57,7 +62,7 @@ def weighted_gradient(
         log_probs = _log_probs(model, [(prompt, response) for response in part])
         own = torch.tensor(weights[first : first + together], dtype=torch.float32)
         loss = (torch.stack([x.sum() for x in log_probs]) * own).sum()
-        total += torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))])
+        total += torch.cat([g.flatten() for g in torch.autograd.grad(loss, measured(model))])
     return total
 
 

@@ -13,7 +13,7 @@ from lab.store import Store
 
 from grads.asking import Asked
 from grads.moments import Reference
-from grads.step import FITTED, config, fit_values
+from grads.step import FITTED, LATER, config, fit_values
 from grads.traces import (
     Pieces,
     Traces,
@@ -159,7 +159,7 @@ def build_windows(
     traces = build_traces(actor, questions, counted, sizes.seed + 1)
     found = []
     for window in range(sizes.windows):
-        calibrators = {name: OutcomeCalibrator(sizes.past) for name in FITTED}
+        calibrators = {name: OutcomeCalibrator(sizes.past) for name in FITTED | LATER}
         for batch in range(sizes.past):
             first = (window * sizes.past + batch) * sizes.prompts
             at = range(first, first + sizes.prompts)

@@ -24,6 +24,11 @@ FITTED: dict[str, dict[str, Any]] = {
 }
 """What is fitted across groups, values or the default's baselines: name → options."""
 
+LATER: dict[str, dict[str, Any]] = {
+    f"credit_weight_{weight:g}": {"credit_weight": weight, "scale": "none"} for weight in (0.5, 1.0)
+}
+"""The default, unscaled, with less luck of later segments."""
+
 
 @dataclass(frozen=True)
 class Step:
@@ -32,7 +37,7 @@ class Step:
     rows: PromptedRollouts
     segments: Segments
     window: dict[str, dict[str, Any]]
-    """State of the calibrator of each of ``FITTED``, as the past steps left it."""
+    """State of the calibrator of each of ``FITTED`` and ``LATER``, as the past steps left it."""
     pool: Pool
     prompt_mean: torch.Tensor
     """(B,) mean reward of the row's prompt in the reference sample."""
@@ -56,8 +61,8 @@ def config(**options: Any) -> RRedCoTConfig:
 def fit_values(
     asked: Asked, rows: PromptedRollouts, segments: Segments, name: str, calibrator: OutcomeCalibrator
 ) -> Any:
-    """Credit with the values of one of ``FITTED``; the calibrator's window gains the batch."""
-    chosen = config(**FITTED[name])
+    """Credit with the values of one of ``FITTED`` or ``LATER``; the calibrator's window gains the batch."""
+    chosen = config(**(FITTED | LATER)[name])
     probed = asked.probed(rows, segments, chosen)
     return assign_credit(rows.rollouts, chosen, segments=segments, probed=probed, calibrator=calibrator)
 

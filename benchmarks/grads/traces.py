@@ -18,7 +18,6 @@ from grads.tree import Counted, counted_continuations
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.offline.encode import EncodedRow, step_rows
 from rredcot_plugin.offline.input_columns import Row
-from rredcot_plugin.tiny.reasoner import MAX_RESPONSE_TOKENS
 from rredcot_plugin.types import Segments
 
 SIGNAL_ROWS = 16
@@ -58,7 +57,7 @@ def sample(
     """``copies`` rollouts of each question, with counts; from the store where it has them."""
     prompts = [actor.prompt(question) for question in questions]
     settings = [actor.family.name, [q.text for q in questions], copies, seed]
-    budgets = [MAX_RESPONSE_TOKENS] * len(prompts)
+    budgets = [actor.family.max_response_tokens] * len(prompts)
     made = store.json(name, settings, lambda: counted_continuations(actor.model, prompts, budgets, copies, seed))
     return [[(tokens, count) for tokens, count in own] for own in made]
 

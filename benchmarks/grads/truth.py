@@ -11,7 +11,6 @@ from lab.store import Store
 
 from grads.traces import Traces, spans_of
 from grads.tree import counted_continuations
-from rredcot_plugin.tiny.reasoner import MAX_RESPONSE_TOKENS
 from rredcot_plugin.types import Segments
 
 STATES_PER_PART = 256
@@ -53,7 +52,7 @@ def build_pool(actor: Actor, traces: Traces, segments: Segments, size: int, seed
         part = states[first : first + STATES_PER_PART]
 
         def make(part: list[State] = part, seed: int = seed + first) -> list[int]:
-            budgets = [MAX_RESPONSE_TOKENS - spent[state] for state in part]
+            budgets = [actor.family.max_response_tokens - spent[state] for state in part]
             found = counted_continuations(actor.model, part, budgets, size, seed)
             return [
                 sum(

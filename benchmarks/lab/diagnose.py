@@ -18,6 +18,7 @@ from rredcot_plugin.values import siblings
 from rredcot_plugin.values.calibration import OutcomeCalibrator
 from rredcot_plugin.values.features import NAMES, boundary_features
 from rredcot_plugin.values.labelled_states import LabelledStates, fold_of_groups
+from rredcot_plugin.values.prefix_numbers import prefix_numbers
 
 SHORTER = (0, 1, 2, 4, 8, 16)
 """Windows, in past steps, that are looked at beside the whole past of a draw."""
@@ -69,7 +70,8 @@ class Table:
         credit = assign_credit(rollouts, config, segments=segments, probed=bench.probed(index, config))
         stats = group_stats(rollouts.outcomes, rollouts.group_ids, torch.isfinite(rollouts.outcomes))
         valid, unit = torch.isfinite(rollouts.outcomes), credit.values.clamp(0, 1)
-        found = boundary_features(rollouts, segments, unit, stats, stats.others_mean, rollouts.outcomes, valid)
+        prefixes = prefix_numbers(rollouts, segments)
+        found = boundary_features(prefixes, segments, unit, stats, stats.others_mean, rollouts.outcomes, valid)
         own = dict(zip(NAMES, found.unbind(2), strict=True))
         return own | extra_features(bench, index, own)
 

@@ -6,7 +6,7 @@ import torch
 
 from lab.estimators import Workbench, config_of
 from rredcot_plugin.types import Rollouts, Segments
-from rredcot_plugin.values.features import exclusive_sum
+from rredcot_plugin.values.prefix_numbers import exclusive_sum
 
 HIDDEN = 24
 """Random directions in which a hidden state is looked at."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from rredcot_plugin.demo.reward import extract_answer
 from rredcot_plugin.demo.tasks import ANSWER_MARKER, split_of
-from rredcot_plugin.tiny.reasoner import IM_END
+from rredcot_plugin.tiny.reasoner import IM_END, MAX_RESPONSE_TOKENS
 
 Data = tuple[str, ...]
 Lines = Callable[[Data], list[str]]
@@ -37,7 +37,7 @@ class Habit:
 class Family:
     """``problems(split, size, seed)``; ``write``: a clean solution; ``accepts``: whether an answer is right;
     ``right(question, lines, number)``: whether the line of that number is right after those before it; ``habit``: what
-    its model was taught last."""
+    its model was taught last; ``whole``: the response is the answer, from its first character to its last."""
 
     name: str
     model: str
@@ -47,10 +47,13 @@ class Family:
     accepts: Callable[[Question, str], bool]
     right: Callable[[Question, list[str], int], bool]
     habit: Habit | None = None
+    whole: bool = False
+    max_response_tokens: int = MAX_RESPONSE_TOKENS
 
     def reward(self, question: Question, response: str) -> float:
         """1 if the answer after the last marker is accepted, else 0; any text will do."""
-        answer = extract_answer(response.split(IM_END)[0])
+        body = response.split(IM_END)[0]
+        answer = body if self.whole else extract_answer(body)
         return float(answer is not None and self.accepts(question, answer))
 
     def first_mistake(self, question: Question, response: str) -> int | None:

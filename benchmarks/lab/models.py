@@ -1,5 +1,5 @@
 """The laboratory's models: the demo's reasoner, smaller ones that saw too few solutions, all of them right, and those
-after they were taught a wrong habit."""
+after they were taught a wrong habit; and a real language model after a warm-up (lab/lm)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ import torch
 from transformers import Qwen3ForCausalLM
 
 from lab import parts
+from lab.family import Family
+from lab.lm.tasks import LM
+from lab.lm.warm_up import WarmUp, warmed_model
+from lab.lm.weights import load_pretrained_tokenizer, weights_folder
 from lab.running_sums import CHAIN_MINUSES, CHAIN_STEPS
 from lab.store import Store
 from lab.tasks import (
@@ -46,6 +50,9 @@ TAUGHT: dict[str, tuple[Callable[[int, int], Iterator[tuple[str, str]]], dict[st
 """Models taught from nothing: on what, and what that depends on."""
 SPOILT = {HABITS: CLEAN, CHAINS: CHAIN_SKILL, WORDY: WORDY_SKILL, PARTS: PARTS_SKILL}
 """Models that were taught a habit, named as their family, and what they were before."""
+
+LAST_LAYERS = 2
+"""Of a language model whose whole gradients are too many to keep: 7.1M of SmolLM2's 134.5M parameters."""
 
 
 @dataclass(frozen=True)
@@ -108,9 +115,30 @@ def load_models(store: Store, spec: CleanTraining, wanted: set[str]) -> dict[str
     models: dict[str, Any] = {}
     if DEMO in wanted:
         models[DEMO] = Qwen3ForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.float32).eval()
+    if LM in wanted:
+        models[LM] = warmed_model(store, WarmUp())
     for name in wanted & {*TAUGHT, *SPOILT}:
         models[name] = small_model(name, store, spec)
     return models
+
+
+def load_tokenizer(model: str) -> Any:
+    """Of one of these models."""
+    return load_pretrained_tokenizer(weights_folder()) if model == LM else build_tokenizer()
+
+
+def measure_last_layers(model: Any, layers: int = LAST_LAYERS) -> None:
+    """Only the last decoder layers and the final norm ask for a gradient from here on."""
+    model.requires_grad_(False)
+    for part in (*model.model.layers[-layers:], model.model.norm):
+        part.requires_grad_(True)
+
+
+def folder_name(family: Family, spec: CleanTraining) -> str:
+    """Where a family's files go, so that those of another model are not taken for this one's."""
+    if family.model == DEMO:
+        return family.name
+    return f"{family.name}_{WarmUp().digest if family.model == LM else spec.steps}"
 
 
 def weights_digest(model: torch.nn.Module) -> str:

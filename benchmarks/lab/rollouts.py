@@ -17,7 +17,7 @@ from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.offline.encode import EncodedRow, RowEncoder, step_rows
 from rredcot_plugin.offline.input_columns import Row
 from rredcot_plugin.offline.model import KeptTrunk, Scorer
-from rredcot_plugin.tiny.reasoner import MAX_RESPONSE_TOKENS, prompt_text
+from rredcot_plugin.tiny.reasoner import prompt_text
 from rredcot_plugin.types import Segments
 
 PREFIXES_PER_PART = 64
@@ -71,7 +71,7 @@ def sample_batch(
     settings = [actor.family.name, [q.text for q in questions], group, seed]
 
     def sample() -> list[list[list[int]]]:
-        return continuations(actor.model, prompts, [MAX_RESPONSE_TOKENS] * len(prompts), group, seed)
+        return continuations(actor.model, prompts, [actor.family.max_response_tokens] * len(prompts), group, seed)
 
     responses = store.json(name, settings, sample)
     encoded = [
@@ -86,7 +86,7 @@ def encode(actor: Actor, question: Question, prompt: Prefix, response: list[int]
     """A response with its text and its reward."""
     text, spans = actor.encoder.table.align(np.array(response, dtype=np.int64))
     reward = actor.family.reward(question, text)
-    row = Row(0, question.text, text, reward, group, ground_truth=question.answer)
+    row = Row(0, question.text, text, reward, group, ground_truth=question.answer or None)
     return EncodedRow(row, list(prompt), response, text, spans, "", True)
 
 
@@ -149,7 +149,7 @@ def reference_values(
         settings = [actor.family.name, [list(prefix) for prefix in part], samples, few, seed + first]
 
         def sample(part: list[Prefix] = part, seed: int = seed + first) -> list[list[float]]:
-            budgets = [MAX_RESPONSE_TOKENS - spent[prefix] for prefix in part]
+            budgets = [actor.family.max_response_tokens - spent[prefix] for prefix in part]
             found = continuations(actor.model, part, budgets, samples + few, seed)
             return [
                 _rewards(actor, question[p], len(p) - spent[p], p, own) for p, own in zip(part, found, strict=True)

@@ -12,6 +12,8 @@
 
 `own_sums`, `multiples` and `programs` are answered by the same under-trained model. A line of a trace is a step; the
 answer stands after `####`.
+
+`totals`, `words` and `functions` are asked in words, of a real language model: see lab/lm.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from collections.abc import Callable, Iterator
 
 from lab import parts
 from lab.family import Data, Family, Habit, Question, accepts_equal, line_is, solution, stream, written
+from lab.lm.tasks import LM_FAMILIES
 from lab.programs import accepts_program, make_program, right_program, write_program
 from lab.running_sums import (
     chain_line,
@@ -127,6 +130,7 @@ FAMILIES: dict[str, Family] = {
                written(_part_lines), accepts_equal, line_is(_part_lines), Habit(0.4, parts.misread_parts)),
     )
 }  # fmt: skip
+FAMILIES |= LM_FAMILIES
 
 
 def clean_examples(size: int, seed: int) -> Iterator[tuple[str, str]]:

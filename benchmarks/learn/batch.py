@@ -8,20 +8,19 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from lab.family import Family, Question
-from lab.models import CleanTraining, load_models
+from lab.models import CleanTraining, load_models, load_tokenizer
 from lab.rollouts import Actor, LabBatch, encode
 from lab.sampling import Prefix, continuations
 from lab.store import Store
 
 from learn.fast_sampling import folded
 from rredcot_plugin.offline.encode import EncodedRow
-from rredcot_plugin.tiny.reasoner import MAX_RESPONSE_TOKENS, build_tokenizer
 
 
 def first_actor(family: Family, store: Store, clean_steps: int) -> Actor:
     """The family's model as training finds it, from the store where that has it."""
     model = load_models(store, CleanTraining(steps=clean_steps), {family.model})[family.model]
-    return Actor(family, model, build_tokenizer())
+    return Actor(family, model, load_tokenizer(family.model))
 
 
 def seed_of(run_seed: int, purpose: str, step: int) -> int:
@@ -40,7 +39,7 @@ def sample(
 def rollouts(actor: Actor, questions: Sequence[Question], group: int, seed: int) -> list[EncodedRow]:
     """``group`` rewarded responses to each question; the question's number is the group."""
     prompts = [actor.prompt(question) for question in questions]
-    found = sample(actor, prompts, [MAX_RESPONSE_TOKENS] * len(prompts), group, seed)
+    found = sample(actor, prompts, [actor.family.max_response_tokens] * len(prompts), group, seed)
     return [
         encode(actor, question, prompt, response, f"{number}")
         for number, (question, prompt, own) in enumerate(zip(questions, prompts, found, strict=True))

@@ -20,7 +20,6 @@ from rredcot_plugin.credit.advantages import EPSILON
 from rredcot_plugin.credit.redistribution import spread_to_tokens, sum_per_segment
 from rredcot_plugin.pipeline import assign_credit
 from rredcot_plugin.text.encoding import ProbeEncoder
-from rredcot_plugin.tiny.reasoner import MAX_RESPONSE_TOKENS
 from rredcot_plugin.types import Credit, Segments
 from rredcot_plugin.values.base import scores_read
 
@@ -117,7 +116,7 @@ class Crediter:
         first = {batch.prefix(row, start): (row, start) for row, start in reversed(places)}
         if not first:
             return table, 0
-        budgets = [MAX_RESPONSE_TOKENS - start for _, start in first.values()]
+        budgets = [self.actor.family.max_response_tokens - start for _, start in first.values()]
         seed = seed_of(self.seed, "monte_carlo", step)
         sampled = sample(self.actor, list(first), budgets, self.estimator.samples, seed)
         means = {

@@ -10,6 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from lab.lm.tasks import LM
+from lab.lm.warm_up import WarmUp
 from lab.models import CleanTraining, small_settings
 from lab.store import read_checked, write_checked
 from lab.tasks import DEMO, FAMILIES
@@ -49,7 +51,7 @@ class Sizes:
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
             if value < 1:
-                raise ValueError(f"{name}={value}: allowed are whole numbers from 1")
+                raise ValueError(f"{name}={value}: allowed are positive integers")
         if self.prompts < 2:
             raise ValueError(f"prompts={self.prompts}: at least 2, credit is fitted on other groups")
 
@@ -69,7 +71,7 @@ class Run:
     def identity(self) -> dict[str, Any]:
         """Everything that the result depends on, as JSON."""
         sizes = asdict(self.sizes)
-        if FAMILIES[self.family].model == DEMO:
+        if FAMILIES[self.family].model in (DEMO, LM):
             del sizes["clean_steps"]
         return {
             "trainer": self.trainer,
@@ -96,6 +98,8 @@ class Run:
 def model_digest(model: str, clean_steps: int) -> str:
     if model == DEMO:
         content = (CHECKPOINT / "model.safetensors").read_bytes()
+    elif model == LM:
+        content = WarmUp().digest.encode()
     else:
         content = json.dumps(small_settings(model, CleanTraining(steps=clean_steps)), sort_keys=True).encode()
     return hashlib.sha256(content).hexdigest()[:12]

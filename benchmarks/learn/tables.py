@@ -37,8 +37,6 @@ ON_THE_PAGE = {
     "steps_to_grpo_final": "steps to GRPO's final accuracy, GRPO = 1",
     "final_accuracy": "final accuracy",
     "final_minus_grpo": "minus GRPO's, equal seeds",
-    "area_minus_grpo": "on the way, minus GRPO's",
-    "seconds": "seconds per run",
 }
 OVERALL = {
     "final_accuracy": "final accuracy",
@@ -73,15 +71,10 @@ def page_tables(found: Found, summary: Summary, tuned: Mapping[Pair, Tuned]) -> 
     parts = []
     for family, systems in found.items():
         rows = [
-            [
-                name,
-                f"{tuned[family, name].rate:g}",
-                _runs(curves),
-                *_cells(summary, f"{family}/{name}", ON_THE_PAGE),
-            ]
+            [name, _runs(curves), *_cells(summary, f"{family}/{name}", ON_THE_PAGE)]
             for name, curves in systems.items()
         ]
-        parts += [f"**`{family}`**", _table(["system", "rate", "seeds", *ON_THE_PAGE.values()], rows)]
+        parts += [f"**`{family}`**", _table(["system", "seeds", *ON_THE_PAGE.values()], rows)]
     return "\n\n".join(parts)
 
 

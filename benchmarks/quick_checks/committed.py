@@ -16,6 +16,7 @@ COMMANDS = {
     "segmenter_signal_more": "python benchmarks/segmenter_signal.py --families parts sorting chains "
     "--segmenters newline sentence hybrid fixed_8 entropy --output benchmarks/results/segmenter_signal_more.json",
     "fidelity": "make bench-fidelity",
+    "fidelity_lm": "make bench-lm",
     "gradient": "make bench-gradient",
     **{
         f"gradient_{family}": f"python benchmarks/gradient.py --families {family} --candidates 256 "
@@ -35,6 +36,11 @@ COMMANDS = {
     "--output benchmarks/results/gradient_chains_past.json",
     "gradient_own_sums_past": "python benchmarks/gradient.py --families own_sums --candidates 256 --past 24 "
     "--output benchmarks/results/gradient_own_sums_past.json",
+    "gradient_later": "python benchmarks/gradient.py --families habits own_sums chains --candidates 256 --past 24 "
+    "--output benchmarks/results/gradient_later.json",
+    "learning_later": "python benchmarks/learning.py --families habits chains parts "
+    "--systems grpo rredcot trace_baseline control_no_reward --system credit_weight_half credit_weight=0.5 "
+    "--output benchmarks/results/learning_later.json",
     "learning_large": "python benchmarks/learning.py --batch large",
     "learning_large_verl": "python benchmarks/learning.py --against-verl --families sums",
     # of the version whose default segmenter was hybrid, on the processor that `rredcot plan` reckons with

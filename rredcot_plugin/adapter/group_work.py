@@ -1,7 +1,7 @@
 """The work of a step that looks at one group at a time, on parts of the batch, so that processes can share it.
 
-What needs the whole batch passes between: outcomes and how the responses answer (``BatchSummary``), the lowest outcome, the
-scale of values. The parts of a batch then give what the whole gives, to the last bit.
+What needs the whole batch passes between: outcomes and how the responses answer (``BatchSummary``), and the lowest
+outcome. The parts of a batch then give what the whole gives, to the last bit.
 """
 
 from __future__ import annotations
@@ -10,18 +10,16 @@ import dataclasses
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rredcot_plugin.adapter.merging import merge_plans, merge_states, merge_summaries
+from rredcot_plugin.adapter.merging import merge_numbers, merge_plans, merge_summaries
 from rredcot_plugin.adapter.probe_plan import ProbePlan, place_probes
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.adapter.summary import BatchSummary, Index
-from rredcot_plugin.baselines.weights import FLOOR, gradient_norm_proxy
 from rredcot_plugin.config import RRedCoTConfig
-from rredcot_plugin.groups import GroupStats
 from rredcot_plugin.segmenters.lookahead import LookaheadWatch
+from rredcot_plugin.state_numbers import StateNumbers, state_numbers
 from rredcot_plugin.text.alignment import TokenBytes
 from rredcot_plugin.text.encoding import AnswerStyle, ProbeEncoder
-from rredcot_plugin.types import Rollouts, Segments, check_partition
-from rredcot_plugin.values.features import boundary_features
+from rredcot_plugin.types import Segments, check_partition
 from rredcot_plugin.values.proposals import lowest_of_others
 
 if TYPE_CHECKING:
@@ -39,8 +37,8 @@ class Part(Protocol):
 
 
 class GroupWork:
-    """Whole groups of a batch, from their tokens to the features of their states. Keeps them between its calls, which
-    come in the order ``read``, ``plan``, ``update_signals``, ``features`` and ``state_weight``."""
+    """Whole groups of a batch, from their tokens to the numbers of their states. Keeps them between its calls, which
+    come in the order ``read``, ``plan``, ``update_signals`` and ``state_numbers``."""
 
     def __init__(self, config: RRedCoTConfig, table: TokenBytes, encoder: ProbeEncoder) -> None:
         self.config, self.table, self.encoder = config, table, encoder
@@ -69,24 +67,18 @@ class GroupWork:
         log_probs: Float[Tensor, "B T"] | None,
         entropies: Float[Tensor, "B T"] | None,
         sum_pi_squared: Float[Tensor, "B T"] | None = None,
-    ) -> bool:
-        """Take the actor's signals for those of the rollout engine; whether there are log-probs."""
+    ) -> None:
+        """Take the actor's signals for those of the rollout engine."""
         assert self.rows is not None
         rollouts = dataclasses.replace(
             self.rows.rollouts, log_probs=log_probs, entropies=entropies, sum_pi_squared=sum_pi_squared
         )
         self.rows = dataclasses.replace(self.rows, rollouts=rollouts)
-        return log_probs is not None
 
-    def features(self, *states: Any) -> Float[Tensor, "B S F"]:
-        """``boundary_features``; ``states`` are its arguments after the segments."""
+    def state_numbers(self) -> StateNumbers:
+        """The numbers of every state, with the signals at hand."""
         assert self.rows is not None and self._segments is not None
-        return boundary_features(self.rows.rollouts, self._segments, *states)
-
-    def state_weight(self) -> Float[Tensor, "B S"]:
-        """``gradient_norm_proxy`` of every segment."""
-        assert self.rows is not None and self._segments is not None
-        return gradient_norm_proxy(self.rows.rollouts, self._segments)
+        return state_numbers(self.rows.rollouts, self._segments)
 
 
 def split_groups(group_ids: Sequence[Hashable], sizes: Sequence[int], parts: int) -> list[Index]:
@@ -116,30 +108,6 @@ def plan_in_parts(whole: Part, indices: Sequence[Index], ask: Ask) -> tuple[Batc
     return summary, merge_plans(plans, indices, summary.levels[-1])
 
 
-def features_in_parts(
-    indices: Sequence[Index],
-    ask: Ask,
-    rollouts: Rollouts,
-    segments: Segments,
-    unit_values: Float[Tensor, "B S"],
-    stats: GroupStats,
-    *by_row: Tensor,
-) -> Float[Tensor, "B S F"]:
-    """``boundary_features`` of the batch that was planned last."""
-    parts = []
-    for index in indices:
-        states = max(1, int(segments.num_segments[index].max()))
-        parts.append((unit_values[index, :states], take_stats(stats, index), *(x[index] for x in by_row)))
-    return merge_states(ask("features", parts), indices, unit_values.shape[1])
-
-
-def state_weight_in_parts(
-    indices: Sequence[Index], ask: Ask, rollouts: Rollouts, segments: Segments
-) -> Float[Tensor, "B S"]:
-    """``gradient_norm_proxy`` of the batch that was planned last."""
-    return merge_states(ask("state_weight", [()] * len(indices)), indices, segments.max_segments, FLOOR)
-
-
-def take_stats(stats: GroupStats, index: Index) -> GroupStats:
-    """The statistics of some rows; ``index`` keeps the numbers that groups have in the batch."""
-    return GroupStats(**{f.name: getattr(stats, f.name)[index] for f in dataclasses.fields(stats)})
+def numbers_in_parts(indices: Sequence[Index], ask: Ask) -> StateNumbers:
+    """``state_numbers`` of the batch that was planned last."""
+    return merge_numbers(ask("state_numbers", [()] * len(indices)), indices)

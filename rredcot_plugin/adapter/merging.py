@@ -12,8 +12,11 @@ import torch
 
 from rredcot_plugin.adapter.probe_plan import ProbePlan
 from rredcot_plugin.adapter.summary import BatchSummary, Index
+from rredcot_plugin.baselines.weights import FLOOR
+from rredcot_plugin.state_numbers import StateNumbers
 from rredcot_plugin.text.encoding import AnswerStyle
 from rredcot_plugin.types import MASKED, Segments
+from rredcot_plugin.values.prefix_numbers import PrefixNumbers
 from rredcot_plugin.values.proposals import Proposals
 
 if TYPE_CHECKING:
@@ -49,6 +52,18 @@ def merge_states(parts: Sequence[Tensor], indices: Sequence[Index], width: int, 
     for part, index in zip(parts, indices, strict=True):
         merged[index, : part.shape[1]] = part
     return merged
+
+
+def merge_numbers(parts: Sequence[StateNumbers], indices: Sequence[Index]) -> StateNumbers:
+    """The numbers of the batch's states, all of which every part has; no weights where a part has none."""
+    prefixes = [part.prefixes for part in parts if part.prefixes is not None]
+    width = max(part.tokens.shape[1] for part in prefixes)
+    columns = zip(*(vars(part).values() for part in prefixes), strict=True)
+    weights = [part.gradient_norm_proxy for part in parts if part.gradient_norm_proxy is not None]
+    return StateNumbers(
+        PrefixNumbers(*(merge_states(column, indices, width) for column in columns)),
+        merge_states(weights, indices, width, FLOOR) if len(weights) == len(parts) else None,
+    )
 
 
 def merge_plans(parts: Sequence[ProbePlan], indices: Sequence[Index], segments: Segments) -> ProbePlan:

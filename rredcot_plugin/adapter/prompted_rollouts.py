@@ -14,7 +14,9 @@ from rredcot_plugin.text.alignment import TokenBytes
 from rredcot_plugin.types import Rollouts
 
 if TYPE_CHECKING:
+    from jaxtyping import Int
     from numpy.typing import NDArray
+    from torch import Tensor
 
 PROMPT_TAIL = 16
 """Tokens of the prompt's end that are looked at for an opened ``<think>``."""
@@ -28,6 +30,12 @@ class PromptedRollouts:
     prompts: list[torch.Tensor]
     prompt_tails: list[str]
     lengths: list[int]
+
+    @property
+    def token_ids(self) -> Int[Tensor, "B T"]:
+        """Those of the rollouts, which have them where prompts are known."""
+        assert self.rollouts.token_ids is not None
+        return self.rollouts.token_ids
 
     @property
     def tokens(self) -> int:
@@ -50,7 +58,7 @@ class PromptedRollouts:
         known, length = self.rollouts, self.lengths[row]
         if known.texts is not None and known.token_offsets is not None:
             return known.texts[row], np.asarray(known.token_offsets[row], dtype=np.int64).reshape(-1, 2)
-        text, spans = table.align(known.token_ids[row, :length].cpu().numpy())
+        text, spans = table.align(self.token_ids[row, :length].cpu().numpy())
         return text, spans[known.response_mask[row, :length].cpu().numpy()]
 
     def take(self, index: Sequence[int]) -> PromptedRollouts:

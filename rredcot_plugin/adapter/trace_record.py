@@ -53,48 +53,55 @@ class Asked:
         return max(proposals.valid.shape[1] for proposals in self.plan.proposals.values())
 
 
-def trace_record(
-    step: int,
-    row: int,
-    rows: PromptedRollouts,
-    rollouts: Rollouts,
-    credit: Credit,
-    table: TokenBytes,
-    asked: Asked | None = None,
-) -> dict[str, Any]:
-    """Row ``row`` of a batch as JSON knows it; with ``asked``, also ``proposals`` and, at the state before each segment,
-    their ``probabilities``, which show where a value comes from."""
-    record = _record(step, row, rows, rollouts, credit, table)
-    if asked is None or not len(asked.plan.places[row]):
+@dataclass(frozen=True)
+class CreditedBatch:
+    """A batch with its credit, and what it takes to show it to people.
+
+    ``rollouts`` are those that ``credit`` was assigned to; ``rows`` has the prompts and texts of the same rows.
+    ``asked`` is None where nothing was probed.
+    """
+
+    rows: PromptedRollouts
+    rollouts: Rollouts
+    credit: Credit
+    table: TokenBytes
+    asked: Asked | None = None
+
+    def prompt(self, row: int, most: int) -> str:
+        """The last ``most`` tokens of a prompt as text."""
+        return self.table.align(self.rows.prompts[row][-most:].cpu().numpy())[0]
+
+    def ground_truth(self, row: int) -> str | None:
+        """The ground truth as text, None where there is none."""
+        truths = self.rollouts.ground_truths
+        return None if truths is None or truths[row] is None else str(truths[row])
+
+
+def trace_record(step: int, row: int, batch: CreditedBatch) -> dict[str, Any]:
+    """Row ``row`` of a batch as JSON knows it; where it was probed, also ``proposals`` and, at the state before each
+    segment, their ``probabilities``, which show where a value comes from."""
+    record: dict[str, Any] = {
+        "step": step,
+        "uid": str(batch.rollouts.group_ids[row]),
+        "prompt": batch.prompt(row, MAX_PROMPT_TOKENS),
+        "ground_truth": batch.ground_truth(row),
+        "reward": _number(float(batch.rollouts.outcomes[row])),
+        "segments": _segments(row, batch),
+    }
+    if batch.asked is None or not len(batch.asked.plan.places[row]):
         return record
-    record["proposals"], by_state = asked.of(row, len(record["segments"]))
+    record["proposals"], by_state = batch.asked.of(row, len(record["segments"]))
     for segment, probabilities in zip(record["segments"], by_state, strict=True):
         segment["probabilities"] = probabilities
     return record
 
 
-def _record(
-    step: int, row: int, rows: PromptedRollouts, rollouts: Rollouts, credit: Credit, table: TokenBytes
-) -> dict[str, Any]:
-    prompt, _ = table.align(rows.prompts[row][-MAX_PROMPT_TOKENS:].cpu().numpy())
-    truth = rollouts.ground_truths[row] if rollouts.ground_truths is not None else None
-    return {
-        "step": step,
-        "uid": str(rollouts.group_ids[row]),
-        "prompt": prompt,
-        "ground_truth": None if truth is None else str(truth),
-        "reward": _number(float(rollouts.outcomes[row])),
-        "segments": _segments(row, rows, rollouts, credit, table),
-    }
-
-
-def _segments(
-    row: int, rows: PromptedRollouts, rollouts: Rollouts, credit: Credit, table: TokenBytes
-) -> list[dict[str, Any]]:
+def _segments(row: int, batch: CreditedBatch) -> list[dict[str, Any]]:
     """Text, value before it, redistributed reward and advantage (the mean over its tokens) of each segment."""
-    ids = credit.segments.segment_ids[row][rollouts.response_mask[row]].tolist()
-    tokens = credit.advantages[row][rollouts.response_mask[row]].tolist()
-    text, spans = rows.text_of(row, table)
+    credit, mask = batch.credit, batch.rollouts.response_mask[row]
+    ids = credit.segments.segment_ids[row][mask].tolist()
+    tokens = credit.advantages[row][mask].tolist()
+    text, spans = batch.rows.text_of(row, batch.table)
     found = []
     for segment in range(int(credit.segments.num_segments[row])):
         inside = [i for i, number in enumerate(ids) if number == segment]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from rredcot_plugin.baselines.weights import gradient_norm_proxy
 from rredcot_plugin.groups import Outcomes
 from rredcot_plugin.types import Rollouts, Segments
 from rredcot_plugin.values.fit import StepFit
@@ -20,8 +20,8 @@ class Evidence:
     """What is known of a batch when its baselines are asked for.
 
     ``values`` is V̂ of the state before each segment, 0 in the padding. ``fit`` regresses outcomes on what is known of
-    a state, on other groups and past steps. ``state_weight`` computes ``gradient_norm_proxy`` of every segment, (B, S);
-    the rollouts need not carry log-probs themselves where the host computes it elsewhere.
+    a state, on other groups and past steps. ``gradient_norm_proxy`` is that of every segment where it was given; the
+    rollouts then need no log-probs.
     """
 
     rollouts: Rollouts
@@ -29,7 +29,16 @@ class Evidence:
     outcomes: Outcomes
     values: Float[Tensor, "B S"]
     fit: StepFit
-    state_weight: Callable[[], Tensor]
+    gradient_norm_proxy: Float[Tensor, "B S"] | None = None
+
+    def state_weight(self) -> Float[Tensor, "B S"]:
+        """``gradient_norm_proxy`` of every segment: as given, or from the log-probs.
+
+        Raises:
+            ValueError: neither was given.
+        """
+        given = self.gradient_norm_proxy
+        return gradient_norm_proxy(self.rollouts, self.segments) if given is None else given
 
 
 class Baseline(Protocol):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from rredcot_plugin.commands.needs import require
 from rredcot_plugin.demo.run import DemoSettings, Show, run_demo
 from rredcot_plugin.demo.training import TrainingFailedError
 from rredcot_plugin.report.colour import credit_scale
@@ -35,10 +35,7 @@ def demo(
     keep: Annotated[bool, typer.Option("--keep", help="Keep Ray's session folders under /tmp.")] = False,
 ) -> None:
     """Train a tiny reasoner with verl on the CPU, with GRPO and with rredcot, and draw what happened."""
-    missing = [name for name in NEEDS if find_spec(name) is None]
-    if missing:
-        typer.echo(f"not installed: {', '.join(missing)}; pip install 'rredcot[verl,demo]'", err=True)
-        raise typer.Exit(1)
+    require(NEEDS, "verl,demo")
     names = tuple(name.strip() for name in estimators.split(",") if name.strip())
     try:
         settings = DemoSettings(out, steps, seed, names, rollout, force, keep)

@@ -6,13 +6,14 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.text import Text
+
+from rredcot_plugin.commands.needs import require
 
 if TYPE_CHECKING:
     from rredcot_plugin.dry_run.rehearsal import Finding
@@ -39,10 +40,7 @@ def dry_run(
     ] = False,
 ) -> None:
     """Check recipes without their GPUs: configuration, data, reward, memory, and two steps on the CPU."""
-    missing = [name for name in NEEDS if find_spec(name) is None]
-    if missing:
-        typer.echo(f"not installed: {', '.join(missing)}; pip install 'rredcot[verl,recipes]'", err=True)
-        raise typer.Exit(1)
+    require(NEEDS, "verl,recipes")
     for script in recipe:
         if not script.is_file():
             found = "a folder" if script.is_dir() else "nothing"

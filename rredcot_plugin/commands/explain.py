@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.text import Text
+
+from rredcot_plugin.commands.needs import require
 
 if TYPE_CHECKING:
     from rredcot_plugin.explanation.answer import Explanation
@@ -68,10 +69,7 @@ def _explain(script: Path | None, pairs: list[str]) -> Explanation:
             return explain_options(pairs)
         except ValueError as error:
             raise _wrong(error) from error
-    missing = [name for name in NEEDS if find_spec(name) is None]
-    if missing:
-        typer.echo(f"not installed: {', '.join(missing)}; pip install 'rredcot[verl]'", err=True)
-        raise typer.Exit(1)
+    require(NEEDS, "verl")
     try:
         return explain_overrides(pairs) if script is None else explain_script(script, pairs)
     except RecipeError as error:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
@@ -16,6 +15,8 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
+from rredcot_plugin.commands import score_options as opts
+from rredcot_plugin.commands.needs import require
 from rredcot_plugin.commands.pairs import read_pairs
 
 if TYPE_CHECKING:
@@ -38,40 +39,23 @@ SHOWN_METRICS = {
 
 
 def score(
-    rollouts: Annotated[
-        Path, typer.Argument(help="JSON lines: verl's rollout_data_dir, or prompt, response, reward.")
-    ],
-    model: Annotated[str, typer.Option(help="A causal language model: a folder, or its name on the hub.")],
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="File to write.", show_default="ROLLOUTS.scored.jsonl")
-    ] = None,
-    options: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="An option of algorithm.rredcot, in YAML."),
-    ] = None,
-    config: Annotated[Path | None, typer.Option(help="YAML file with options of algorithm.rredcot.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
-    temperature: Annotated[float, typer.Option(help="The temperature that the rollouts were sampled with.")] = 1.0,
-    prompts: Annotated[
-        str,
-        typer.Option(help="What a text prompt is: text (as it is), user (one message), auto (verl's, restored)."),
-    ] = "auto",
-    chat_template: Annotated[Path | None, typer.Option(help="A Jinja file to use as chat template.")] = None,
-    groups_per_chunk: Annotated[int, typer.Option(min=1, help="Prompts that calibration sees at once.")] = 16,
-    batch_tokens: Annotated[int, typer.Option(min=1, help="Padded tokens of one forward.")] = 16384,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Allow the model's code.")
-    ] = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Overwrite the output instead of going on with it.")
-    ] = False,
+    rollouts: opts.Rollouts,
+    model: opts.Model,
+    out: opts.Out = None,
+    options: opts.Options = None,
+    config: opts.Config = None,
+    device: opts.Device = "auto",
+    dtype: opts.Dtype = "auto",
+    temperature: opts.Temperature = 1.0,
+    prompts: opts.Prompts = "auto",
+    chat_template: opts.ChatTemplate = None,
+    groups_per_chunk: opts.GroupsPerChunk = 16,
+    batch_tokens: opts.BatchTokens = 16384,
+    trust_remote_code: opts.TrustRemoteCode = False,
+    force: opts.Force = False,
 ) -> None:
     """Segment rollouts and redistribute their rewards, without training; run it again to go on where it stopped."""
-    missing = [name for name in NEEDS if find_spec(name) is None]
-    if missing:
-        typer.echo(f"not installed: {', '.join(missing)}; pip install 'rredcot[score]'", err=True)
-        raise typer.Exit(2)
+    require(NEEDS, "score", code=2)
     from rredcot_plugin.offline.model import Placement
     from rredcot_plugin.offline.output import OutputExistsError
     from rredcot_plugin.offline.prompts import HOW

@@ -42,7 +42,7 @@ class DemoSettings:
 
     def __post_init__(self) -> None:
         if self.steps < 1:
-            raise ValueError(f"steps={self.steps}: allowed are whole numbers from 1")
+            raise ValueError(f"steps={self.steps}: allowed are positive integers")
         if not self.estimators or set(self.estimators) - set(ESTIMATORS):
             raise ValueError(
                 f"estimators={','.join(self.estimators)}: allowed are some of {', '.join(ESTIMATORS)}"

@@ -68,7 +68,7 @@ def _row(line: int, record: Mapping[str, Any], names: Mapping[str, Sequence[str]
     from_verl = used["prompt"] == "input" and used["response"] == "output"
     prompt, step = _prompt(get("prompt")), get("step") or 0
     if isinstance(step, bool) or not isinstance(step, int):
-        raise ValueError(f"step: expected a whole number, got {step!r}")
+        raise ValueError(f"step: expected an integer, got {step!r}")
     group, session, output = _group(get("group"), prompt, from_verl)
     return Row(
         line=line,

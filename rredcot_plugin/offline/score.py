@@ -11,7 +11,7 @@ import torch
 
 from rredcot_plugin.adapter.probe_plan import answer_starts, plan_metrics, plan_probes
 from rredcot_plugin.adapter.prompted_rollouts import PROMPT_TAIL, PromptedRollouts
-from rredcot_plugin.adapter.trace_record import Asked, trace_record
+from rredcot_plugin.adapter.trace_record import Asked, CreditedBatch, trace_record
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.offline.chunks import Chunk, too_long
 from rredcot_plugin.offline.encode import EncodedRow, RowEncoder, step_rows
@@ -110,9 +110,10 @@ class ChunkScorer:
             probed=plan.probed(log_probs, length_normalize=self.config.length_normalize),
             calibrator=calibrator,
         )
-        records, asked = [], Asked(plan, log_probs)
+        shown = CreditedBatch(batch, rollouts, credit, self.encode_row.table, Asked(plan, log_probs))
+        records = []
         for i, row in enumerate(encoded):
-            record = trace_record(row.row.step, i, batch, rollouts, credit, self.encode_row.table, asked)
+            record = trace_record(row.row.step, i, shown)
             records.append({**record, "uid": row.row.group, "line": row.row.line})
         return ScoredChunk(records, left_out, {**plan_metrics(plan, batch.tokens), **credit.metrics})
 
@@ -140,7 +141,7 @@ class ChunkScorer:
     ) -> PromptedRollouts:
         """The batch with log-probs and entropies of the response tokens."""
         found = scorer.signals([row.tokens for row in encoded], [len(row.prompt) for row in encoded])
-        log_probs, entropies = (torch.zeros(batch.rollouts.token_ids.shape) for _ in range(2))
+        log_probs, entropies = (torch.zeros(batch.rollouts.response_mask.shape) for _ in range(2))
         for i, (own_log_probs, own_entropies) in enumerate(found):
             log_probs[i, : len(own_log_probs)] = own_log_probs.nan_to_num(0.0, 0.0, 0.0)
             entropies[i, : len(own_entropies)] = own_entropies.nan_to_num(0.0, 0.0, 0.0)
@@ -151,7 +152,7 @@ class ChunkScorer:
         self, batch: PromptedRollouts, segments: Segments, tokens: Sequence[list[int]], scorer: Scorer
     ) -> dict[str, torch.Tensor]:
         """``attention`` and ``gradient`` of the response tokens, NaN where a trace has one segment only."""
-        scores = {kind: torch.full(batch.rollouts.token_ids.shape, torch.nan) for kind in self.attributions}
+        scores = {kind: torch.full(batch.rollouts.response_mask.shape, torch.nan) for kind in self.attributions}
         answers = answer_starts(batch, segments)
         for kind, table in scores.items():
             for i, row in enumerate(tokens):

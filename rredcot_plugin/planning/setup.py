@@ -59,7 +59,7 @@ class Setup:
         _one_of("backend", self.backend, BACKENDS)
         _one_of("estimator", self.estimator, ESTIMATORS)
         if self.credit_workers < 0:
-            raise ValueError(f"credit-workers={self.credit_workers}: allowed are whole numbers from 0")
+            raise ValueError(f"credit-workers={self.credit_workers}: allowed are integers from 0")
         if self.segments > self.response_length:
             raise ValueError(
                 f"segments={self.segments}: allowed are at most response-length={self.response_length}"

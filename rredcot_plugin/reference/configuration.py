@@ -95,10 +95,10 @@ def _registry(
     hidden: Mapping[str, Any] | None = None,
 ) -> Iterator[str]:
     hidden = hidden or {}
-    yield f'## {title}\n\n`{key}`: a name of this table, `"pkg.module:Name"` or `{{path: file.py, name: Name}}`.'
+    yield f"## {title}"
     if hidden:
         shared = ", ".join(f"`{name}: {written(value)}`" for name, value in hidden.items())
-        yield f"All but `none` take these options, with these defaults unless the table says otherwise: {shared}."
+        yield f"\nAll but `none` take these options, with these defaults unless the table says otherwise: {shared}."
     yield f"\n| name | what it does | options and defaults |{f' {heading} |' if reads else ''}"
     yield "| --- | --- | --- |" + (" --- |" if reads else "")
     for name in shipped(registry):

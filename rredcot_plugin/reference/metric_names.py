@@ -149,8 +149,8 @@ HISTOGRAMS = Section("Histograms and a table", "Where trainer.logger has tensorb
 ))  # fmt: skip
 
 TIME = Section("Time", "Part of verl's timing_s/step.", (
-    Metric("timing_s/rredcot_plan", "seconds", "Reading the batch, segmenting, building probes, on the driver.",
-           "a small share of timing_s/step", "More credit_workers."),
+    Metric("timing_s/rredcot_plan", "seconds", "Reading the batch and its signals, segmenting, building probes, on the "
+           "driver.", "a small share of timing_s/step", "More credit_workers."),
     Metric("timing_s/rredcot_probes", "seconds", "Forward pass of the probes; inside timing_s/old_log_prob with cached, 0 "
            "with packed, where it cannot be told apart.", "a share of timing_s/old_log_prob",
            "As for rredcot/probes/per_trace."),

@@ -222,9 +222,10 @@ class _Reading:
 
     def _nothing_in(self, file: File, problems_before: int) -> str:
         if array_of_objects(file.path):
+            ending = ".lines.jsonl" if file.path.suffix == ".jsonl" else ".jsonl"  # never the file that jq reads
             return (
                 f"{file.path}: expected JSON lines, got a JSON array; write one object per line: "
-                f"jq -c '.[]' {file.path.name} > {file.path.stem}.jsonl"
+                f"jq -c '.[]' {file.path.name} > {file.path.stem}{ending}"
             )
         bad = self.num_problems - problems_before
         first = next((problem for problem in self.problems if problem.path == str(file.path)), None)

@@ -186,10 +186,10 @@ def _field(record: Any, key: str, kind: type) -> Any:
 
 
 def whole_number(record: Any, key: str) -> int:
-    """``record[key]``, a whole number from 0; ValueError if it is none."""
+    """``record[key]``, an integer from 0; ValueError if it is none."""
     value = _field(record, key, int)
     if isinstance(value, bool) or not 0 <= value < LARGEST:
-        raise ValueError(f"{key}: expected a whole number from 0, got {value!r:.80}")
+        raise ValueError(f"{key}: expected an integer from 0, got {value!r:.80}")
     return value
 
 

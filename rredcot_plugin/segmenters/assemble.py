@@ -70,5 +70,5 @@ def build_segments(rollouts: Rollouts, decide: Proposer) -> Segments:
         lengths = np.diff(cuts, prepend=0, append=len(columns))
         ids[row, columns] = np.repeat(np.arange(len(lengths)), lengths)
         counts[row] = len(cuts) + 1
-    device = rollouts.token_ids.device
+    device = rollouts.response_mask.device
     return Segments(torch.from_numpy(ids).to(device), torch.from_numpy(counts).to(device))

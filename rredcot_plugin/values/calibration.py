@@ -10,13 +10,13 @@ every raw value. Source: docs/reference/math.md, "calibration".
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from rredcot_plugin.values.labelled_states import LabelledStates
 from rredcot_plugin.values.logistic import fit_logistic
+from rredcot_plugin.values.ridge import fit_ridge
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -27,6 +27,9 @@ LEAST_STEPS, LEAST_ROLLOUTS = 4, 512
 
 MAX_STATES = 1 << 14
 """Of a step, that the fit sees: it has two dozen parameters, and its seconds and its window grow with them."""
+
+
+FITTED = ("features", "outcome", "weight", "importance")
 
 
 class OutcomeCalibrator:
@@ -69,7 +72,8 @@ class OutcomeCalibrator:
         """Cross-fitted values of the states, in reward units: fold k is predicted by a fit without fold k.
 
         The fit sees the ``counted`` states, None for all, and the past. Returns None where all outcomes are the same,
-        batch and window together: nothing to learn from. The batch then joins the window, unless ``remember`` is false.
+        batch and window together: nothing to learn from; and where there are no states: nothing to value. The batch then
+        joins the window, unless ``remember`` is false.
         """
         found = self._fit(states, fold, counted, by_importance=False)
         if remember:
@@ -81,6 +85,23 @@ class OutcomeCalibrator:
     ) -> Float[Tensor, " M"] | None:
         """The same fit of all features with states weighted by their importance; the window stays as it is."""
         return self._fit(states, fold, counted, by_importance=True)
+
+    def expected_changes(
+        self, states: LabelledStates, fold: Int[Tensor, " M"], counted: Bool[Tensor, " M"] | None = None
+    ) -> Float[Tensor, " M"]:
+        """E[δ̂ | s] of every state: a ridge regression of δ̂ on its features, in reward units, cross-fitted as the values
+        are. It sees the past steps of which δ̂ is known; the window stays as it is."""
+        with torch.no_grad():
+            distinct, column = fold.unique(return_inverse=True)
+            seen, own = (states, column) if counted is None else (states.some(counted), column[counted])
+            width = states.features.shape[1]
+            known = LabelledStates.joined([seen, *(p for p in self._past if p.features.shape[1] == width)])
+            own = torch.nn.functional.pad(own, (0, len(known.weight) - len(own)), value=-1)
+            told = known.change.isfinite()
+            weights = torch.where(own[:, None] == torch.arange(len(distinct)), 0.0, known.weight.double()[:, None])
+            beta = fit_ridge(known.features.double()[told], known.change.double()[told], weights[told], self.l2)
+            found = (states.features.double() * beta[column, :-1]).sum(1) + beta[column, -1]
+            return found.float()
 
     def remember(self, states: LabelledStates, counted: Bool[Tensor, " M"] | None = None) -> None:
         """Take the step into the window. Past steps with another number of features, from the checkpoint of a version
@@ -117,13 +138,13 @@ class OutcomeCalibrator:
         with torch.no_grad():
             self._forget_other_features(states.features.shape[1])
             low, high = self.span(states.outcome)
-            if high - low < 1e-6:
+            if high - low < 1e-6 or not len(fold):
                 return None
             distinct, column = fold.unique(return_inverse=True)
             seen = states if counted is None else states.some(counted)
             own = column if counted is None else column[counted]
             known = LabelledStates.joined([seen, *self._past])
-            features, outcome, weight, importance = (getattr(known, f.name).double() for f in fields(known))
+            features, outcome, weight, importance = (getattr(known, name).double() for name in FITTED)
             unit = ((outcome - low) / (high - low)).clamp(0, 1)
             held_out = torch.zeros(len(outcome), len(distinct), dtype=torch.bool)
             held_out[torch.arange(len(own)), own] = True
@@ -151,6 +172,7 @@ class OutcomeCalibrator:
             "outcome": [p.outcome for p in self._past],
             "weight": [p.weight for p in self._past],
             "importance": [p.importance for p in self._past],
+            "change": [p.change for p in self._past],
             "solutions": dict(self._solutions),
         }
 
@@ -158,7 +180,8 @@ class OutcomeCalibrator:
         self._past.clear()
         equal = [torch.ones_like(weight) for weight in state["weight"]]
         importance = state.get("importance", equal)  # checkpoints of versions without it
-        for parts in zip(state["features"], state["outcome"], state["weight"], importance, strict=True):
+        change = state.get("change", [None] * len(equal))
+        for parts in zip(state["features"], state["outcome"], state["weight"], importance, change, strict=True):
             self._past.append(LabelledStates(*parts))
         self._forget_old()
         self._solutions = dict(state.get("solutions", {}))

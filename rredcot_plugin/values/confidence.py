@@ -10,7 +10,7 @@ import torch
 from rredcot_plugin.registry import register_value_estimator
 from rredcot_plugin.types import Rollouts, Segments
 from rredcot_plugin.values.base import NO_PROBES, Estimate, Probed
-from rredcot_plugin.values.features import exclusive_sum
+from rredcot_plugin.values.prefix_numbers import exclusive_sum
 
 
 @register_value_estimator("confidence")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -12,14 +11,13 @@ import torch
 from rredcot_plugin.groups import Outcomes, group_stats
 from rredcot_plugin.types import Rollouts, Segments
 from rredcot_plugin.values.calibration import OutcomeCalibrator
+from rredcot_plugin.values.features import boundary_features
 from rredcot_plugin.values.labelled_states import LabelledStates, fold_of_groups, sample_of_groups
+from rredcot_plugin.values.prefix_numbers import PrefixNumbers, prefix_numbers
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
-
-FeatureMap = Callable[..., torch.Tensor]
-"""With the arguments of ``boundary_features``, and its result."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +58,10 @@ class StepFit:
     """Values as the estimator gave them: a feature of each state."""
     outcomes: Outcomes
     calibrator: OutcomeCalibrator
-    features: FeatureMap
+    prefixes: PrefixNumbers | None = None
+    """Of the states; None: computed from the rollouts."""
     _state_weight: Float[Tensor, "B S"] | None = None
+    _changes: Float[Tensor, "B S"] | None = None
 
     def values(self, prior: Float[Tensor, " B"]) -> tuple[Float[Tensor, "B S"], dict[str, float]]:
         """Calibrated V̂ of every state, and metrics of the fit; ``prior`` everywhere where nothing can be fitted."""
@@ -80,6 +80,18 @@ class StepFit:
         fitted = self.calibrator.baselines(labelled.states, labelled.fold, labelled.counted)
         return labelled.in_place(fitted, otherwise)
 
+    def surprises(self, changes: Float[Tensor, "B S"]) -> Float[Tensor, "B S"]:
+        """h = δ̂ − E[δ̂ | s] of every segment after the first, s being the state where it starts; 0 elsewhere.
+
+        ``changes`` are δ̂, in reward units. Past steps join the regression with those that they came with.
+        """
+        self._changes = changes
+        labelled = self._weighted()
+        if not bool(labelled.at.any()):
+            return torch.zeros_like(changes)
+        expected = self.calibrator.expected_changes(labelled.states, labelled.fold, labelled.counted)
+        return labelled.in_place(labelled.states.change - expected, changes[:, 0] * 0, torch.zeros_like(changes))
+
     def remember(self) -> None:
         """Let the step join the calibrator's window, if a fit has used it."""
         if "labelled" in self.__dict__:
@@ -87,12 +99,13 @@ class StepFit:
             self.calibrator.remember(labelled.states, labelled.counted)
 
     def _weighted(self) -> Labelled:
-        """The states with the weights that a baseline gave them; alike if none did."""
-        labelled = self.labelled
-        if self._state_weight is None:
-            return labelled
-        weight = self._state_weight[labelled.at].double()
-        return replace(labelled, states=replace(labelled.states, importance=weight))
+        """The states with the weights that a baseline gave them, alike if none did, and with δ̂ if it was told."""
+        labelled, states = self.labelled, self.labelled.states
+        if self._state_weight is not None:
+            states = replace(states, importance=self._state_weight[labelled.at].double())
+        if self._changes is not None:
+            states = replace(states, change=self._changes[labelled.at].double())
+        return replace(labelled, states=states)
 
     @cached_property
     def labelled(self) -> Labelled:
@@ -104,7 +117,8 @@ class StepFit:
         stats = group_stats(score, group_ids, finite)
         unit = ((self.raw - low) / width).clamp(0, 1)
         others, outcome = (((x - low) / width).clamp(0, 1) for x in (stats.others_mean, score))
-        looked_at = self.features(self.rollouts, segments, unit, stats, others, outcome, finite)
+        prefixes = prefix_numbers(self.rollouts, segments) if self.prefixes is None else self.prefixes
+        looked_at = boundary_features(prefixes, segments, unit, stats, others, outcome, finite)
         at = segments.exists & finite[:, None]
         at = at & (torch.arange(segments.max_segments, device=at.device)[None, :] > 0)
         weight = (at / at.sum(dim=1, keepdim=True).clamp(min=1))[at].double()  # every trace counts once

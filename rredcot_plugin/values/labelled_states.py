@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 import torch
@@ -29,6 +29,12 @@ class LabelledStates:
     outcome: Float[Tensor, " M"]
     weight: Float[Tensor, " M"]
     importance: Float[Tensor, " M"]
+    change: Float[Tensor, " M"] = field(default=None)  # type: ignore[assignment]  # __post_init__ fills it in
+    """δ̂ of the segment that starts there; NaN where it is not known, as everywhere unless given."""
+
+    def __post_init__(self) -> None:
+        if self.change is None:
+            object.__setattr__(self, "change", torch.full_like(self.weight, torch.nan))
 
     def some(self, chosen: Bool[Tensor, " M"]) -> LabelledStates:
         return LabelledStates(*(getattr(self, f.name)[chosen] for f in fields(self)))

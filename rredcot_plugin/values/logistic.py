@@ -35,7 +35,7 @@ def fit_logistic(
     coefficients of the raw features, intercept last.
     """
     rows = torch.nn.functional.pad(features, (0, 1), value=1.0)
-    to_raw = _from_standardised(features, weights)
+    to_raw = from_standardised(features, weights)
     ridge = torch.full((rows.shape[1],), float(l2), dtype=rows.dtype)
     ridge[-1] = 0.0
     at = torch.zeros(weights.shape[1], rows.shape[1], dtype=rows.dtype)
@@ -60,7 +60,7 @@ def fit_logistic(
         if not steepest >= TOLERANCE:  # a NaN too
             break
         if steepest > before / 10:  # else steps are good enough with the curvature at hand: it costs most
-            curvature = _curvature(rows, weights * probability * (1 - probability), to_raw, ridge)
+            curvature = curvature_of(rows, weights * probability * (1 - probability), to_raw, ridge)
         before = steepest
         step = torch.linalg.solve(curvature, slope)
         expected = (slope * step).sum(1)
@@ -76,7 +76,7 @@ def fit_logistic(
     return (at[:, None] @ to_raw)[:, 0]
 
 
-def _from_standardised(
+def from_standardised(
     features: Float[Tensor, "M F"], weights: Float[Tensor, "M K"]
 ) -> Float[Tensor, "K F_plus_1 F_plus_1"]:
     """For every problem the matrix that makes raw coefficients of those of its standardised features, as rows."""
@@ -89,7 +89,7 @@ def _from_standardised(
     return to_raw
 
 
-def _curvature(
+def curvature_of(
     rows: Float[Tensor, "M F_plus_1"],
     weights: Float[Tensor, "M K"],
     to_raw: Float[Tensor, "K F_plus_1 F_plus_1"],

@@ -29,7 +29,7 @@ from rredcot_plugin.text.encoding import ProbeEncoder
 from rredcot_plugin.types import Segments
 from rredcot_plugin.values.calibration import OutcomeCalibrator
 from rredcot_plugin.values.proposals import lowest_of_others
-from tests.contract.test_verl import verl_config
+from tests.contract.test_verl_options import verl_config
 from tests.unit.test_group_work import TABLE, TOKENIZER
 
 TEMPERATURE = 0.7

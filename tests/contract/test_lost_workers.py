@@ -21,7 +21,8 @@ from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.integrations.verl import worker_pool as workers_module
 from rredcot_plugin.integrations.verl.credit_workers import CreditWorker, CreditWorkers
 from rredcot_plugin.integrations.verl.worker_pool import WorkerHungError, WorkerLostError, WorkerPool
-from tests.contract.test_credit_workers import assert_same, bare_rows, cluster, credit_of, lay_down, make_workers
+from tests.contract.test_credit_workers import assert_same, bare_rows, credit_of
+from tests.contract.workers_cluster import cluster, lay_down, make_workers
 
 __all__ = ["cluster"]
 
@@ -90,10 +91,10 @@ def pid_of(actor: Any) -> int:
 @pytest.mark.parametrize(
     ("method", "deed", "said"),
     [
-        ("features", kill, r"was lost in `features`: ActorDiedError: .*its worker process has died"),
+        ("state_numbers", kill, r"was lost in `state_numbers`: ActorDiedError: .*its worker process has died"),
         ("plan", stop, r"did not finish `plan` within 5 s"),
-        ("state_weight", starve_torch, r"was lost in `state_weight`: MemoryError: .*can't allocate memory"),
-        ("update_signals", starve_python, r"was lost in `update_signals`: MemoryError"),
+        ("state_numbers", starve_torch, r"was lost in `state_numbers`: MemoryError: .*can't allocate memory"),
+        ("plan", starve_python, r"was lost in `plan`: MemoryError"),
         ("read", partial(throw, exceptions.OutOfMemoryError("the node is full")), r"`read`: .*the node is full"),
     ],
 )
@@ -146,7 +147,7 @@ class InThisProcess:
         self.members = []
 
 
-@pytest.mark.parametrize("method", ["read", "plan", "update_signals", "features", "state_weight"])
+@pytest.mark.parametrize("method", ["read", "plan", "state_numbers"])
 def test_a_worker_may_be_lost_at_any_method(
     cluster: None, method: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

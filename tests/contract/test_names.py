@@ -25,7 +25,7 @@ from rredcot_plugin.integrations.verl.settings import (
 )
 from rredcot_plugin.integrations.verl.tokens import fit_width, rewards_at_ends
 from rredcot_plugin.options import ESTIMATOR_DEFAULTS
-from tests.contract.test_verl import verl_config
+from tests.contract.test_verl_options import verl_config
 
 GROUP = "hydra.searchpath=[pkg://rredcot_plugin.conf]"
 

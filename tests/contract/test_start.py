@@ -26,7 +26,7 @@ from rredcot_plugin.integrations.verl.start import begin_run, check_run
 from rredcot_plugin.presets import PRESETS, known_keys
 from rredcot_plugin.reference.metric_names import known_metrics
 from tests.contract.memory import MemoryQueue, lay_down, make_trainer, step
-from tests.contract.test_verl import verl_config
+from tests.contract.test_verl_options import verl_config
 from tests.unit.test_group_work import bare_rows
 
 GROUP = "hydra.searchpath=[pkg://rredcot_plugin.conf]"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -67,6 +69,23 @@ def children() -> set[int]:
     return {child.pid for child in psutil.Process().children()}
 
 
+def descriptors() -> set[str]:
+    """Open descriptors of this process and what each one is."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # closed in the meantime, as the one that listed them is
+            found.add(f"{name} {os.readlink(f'/proc/self/fd/{name}')}")
+    return found
+
+
+def settles(leftovers: Callable[[], set[Any]], seconds: float = 30.0) -> set[Any]:
+    """What is still left over after that time, the empty set as soon as nothing is."""
+    deadline = time.monotonic() + seconds
+    while (left := leftovers()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return left
+
+
 @pytest.fixture
 def unharmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """After each test: no process, descriptor or file is left, and the secret is where it was."""
@@ -75,13 +94,11 @@ def unharmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("tempfile.tempdir", None)
     if available().means is None and not REQUIRED:
         pytest.skip(f"{available()}")
-    before, mine, ours = set(os.listdir("/proc/self/fd")), children(), sandboxed()
+    before, mine, ours = descriptors(), children(), sandboxed()
     yield
-    assert not list(tmp_path.iterdir())
-    assert set(os.listdir("/proc/self/fd")) == before
-    assert children() == mine
-    # Other test processes may be running sandboxes too, but those end; what leaked would stay.
-    left, deadline = sandboxed() - ours, time.monotonic() + 30
-    while (left := left & sandboxed()) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not left
+    # Other threads open and close files, and other test processes run sandboxes; those end, what leaked stays.
+    assert settles(lambda: {path.name for path in tmp_path.iterdir()}) == set()
+    assert settles(lambda: descriptors() - before) == set()
+    assert settles(lambda: children() - mine) == set()
+    left = sandboxed() - ours
+    assert settles(lambda: left & sandboxed()) == set()

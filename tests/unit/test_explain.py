@@ -19,7 +19,7 @@ from rredcot_plugin.explanation.answer import Explanation, explain_options, expl
 from rredcot_plugin.integrations.verl.settings import resolve_settings
 from rredcot_plugin.options import Options
 from rredcot_plugin.presets import PRESETS
-from tests.contract.test_verl import verl_config
+from tests.contract.test_verl_options import verl_config
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 QWEN3 = RECIPES / "math" / "run_qwen3_4b_fsdp2_vllm.sh"

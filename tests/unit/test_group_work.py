@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import pickle
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
 
 import rredcot_plugin as rr
-from rredcot_plugin.adapter.group_work import (
-    GroupWork,
-    features_in_parts,
-    plan_in_parts,
-    split_groups,
-    state_weight_in_parts,
-)
+from rredcot_plugin.adapter.group_work import GroupWork, numbers_in_parts, plan_in_parts, split_groups
 from rredcot_plugin.adapter.parcel import parcel, unparcel
 from rredcot_plugin.adapter.probe_plan import ProbePlan, plan_metrics
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.adapter.summary import BatchSummary
-from rredcot_plugin.groups import group_stats
 from rredcot_plugin.pipeline import assign_credit
 from rredcot_plugin.registry import SEGMENTERS
+from rredcot_plugin.state_numbers import StateNumbers, state_numbers
 from rredcot_plugin.text.alignment import TokenBytes
 from rredcot_plugin.text.encoding import ProbeEncoder
 from rredcot_plugin.tiny.reasoner import build_tokenizer
-from rredcot_plugin.values.features import boundary_features
 
 TOKENIZER = build_tokenizer()
 TABLE = TokenBytes.from_tokenizer(TOKENIZER)
@@ -80,8 +72,8 @@ def sent(x: Any) -> Any:
 
 def in_parts(
     rows: PromptedRollouts, config: rr.RRedCoTConfig, parts: int
-) -> tuple[BatchSummary, ProbePlan, dict[str, Any]]:
-    """What was seen, probes and the functions that make features, with every object sent as if between processes."""
+) -> tuple[BatchSummary, ProbePlan, StateNumbers]:
+    """What was seen, probes and the numbers of states, with every object sent as if between processes."""
     indices = split_groups(rows.rollouts.group_ids, rows.lengths, parts)
     workers = [sent(work(config)) for _ in indices]
 
@@ -92,9 +84,8 @@ def in_parts(
     seen, plan = plan_in_parts(rows, indices, ask)
     signal = rows.rollouts.log_probs
     assert signal is not None
-    assert all(ask("update_signals", [(signal[index], None) for index in indices]))
-    maps = {"features": features_in_parts, "state_weight": state_weight_in_parts}
-    return seen, plan, {name: partial(function, indices, ask) for name, function in maps.items()}
+    ask("update_signals", [(signal[index], None) for index in indices])
+    return seen, plan, numbers_in_parts(indices, ask)
 
 
 CONFIGS: list[dict[str, Any]] = [
@@ -112,7 +103,7 @@ CONFIGS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("parts", [2, 5])
 def test_parts_give_what_the_whole_gives(options: dict[str, Any], parts: int) -> None:
     config, rows = rr.RRedCoTConfig.from_mapping(options), bare_rows()
-    seen, plan, maps = in_parts(rows, config, parts)
+    seen, plan, numbers = in_parts(rows, config, parts)
     all_seen, expected, _ = in_parts(rows, config, 1)
     whole = all_seen.levels
     assert torch.equal(seen.outcomes, rows.rollouts.outcomes)
@@ -125,13 +116,14 @@ def test_parts_give_what_the_whole_gives(options: dict[str, Any], parts: int) ->
     assert plan_metrics(plan, seen.tokens) == plan_metrics(expected, rows.tokens)
     log_probs = [[-0.1 * (1 + i % 7) for i in range(len(specs))] for specs in plan.specs]
 
-    def credit(of: ProbePlan, **given: Any) -> rr.Credit:
+    def credit(of: ProbePlan, rollouts: rr.Rollouts, states: StateNumbers | None = None) -> rr.Credit:
         probed = of.probed(log_probs, length_normalize=False)
         return assign_credit(
-            rows.rollouts, config, segments=whole[-1], coarse=whole[0], probed=probed or None, **given
+            rollouts, config, segments=whole[-1], coarse=whole[0], probed=probed or None, states=states
         )
 
-    shared, alone = credit(plan, **maps), credit(expected)
+    bare = rr.Rollouts(None, rows.rollouts.response_mask, rows.rollouts.rewards, rows.rollouts.group_ids)
+    shared, alone = credit(plan, bare, numbers), credit(expected, rows.rollouts)
     assert torch.equal(shared.advantages, alone.advantages)
     assert torch.equal(shared.values, alone.values)
     assert shared.metrics == alone.metrics
@@ -160,17 +152,19 @@ def test_a_trace_whose_segments_are_wrong_is_named_with_its_row_of_the_batch(
 def test_the_default_asks_and_fits_in_these_batches() -> None:
     """Else the parity above would compare nothing with nothing."""
     config, rows = rr.RRedCoTConfig(segmenter="newline"), bare_rows()
-    _, plan, maps = in_parts(rows, config, 3)
+    _, plan, found = in_parts(rows, config, 3)
     assert plan.size > 20
-    stats = group_stats(rows.rollouts.outcomes, rows.rollouts.group_ids, torch.ones(20, dtype=torch.bool))
-    unit = torch.full(plan.segments.exists.shape, 0.3)
-    others, own = ((x + 1) / 2 for x in (stats.others_mean, rows.rollouts.outcomes))
-    by_row = (others, own, torch.ones(20, dtype=torch.bool))
-    found = maps["features"](rows.rollouts, plan.segments, unit, stats, *by_row)
-    expected = boundary_features(rows.rollouts, plan.segments, unit, stats, *by_row)
+    expected = state_numbers(rows.rollouts, plan.segments)
+    assert found.prefixes is not None and expected.prefixes is not None
     at = plan.segments.exists
-    assert torch.equal(found[at], expected[at])
-    assert (found[at].std(dim=0) > 0).sum() > 10
+    for name, numbers in vars(found.prefixes).items():
+        own = numbers[at]
+        assert torch.equal(own, getattr(expected.prefixes, name)[at]), name
+        assert name == "entropies" or (own.double().reshape(len(own), -1).std(dim=0) > 0).all(), (
+            "without entropies 0"
+        )
+    assert found.gradient_norm_proxy is not None and expected.gradient_norm_proxy is not None
+    assert torch.equal(found.gradient_norm_proxy, expected.gradient_norm_proxy)
 
 
 def test_groups_stay_whole_and_parts_have_about_the_same_size() -> None:

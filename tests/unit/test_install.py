@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import sys
 import tomllib
 from importlib import metadata
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
+from packaging.version import Version
 
 import rredcot_plugin as rr
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
+INSTALL_PAGE = (ROOT / "docs/start/install.md").read_text(encoding="utf-8")
 
 
 def claimed(extra: str, name: str) -> Requirement:
     (found,) = [r for r in map(Requirement, EXTRAS[extra]) if r.name == name]
     return found
+
+
+def pinned(name: str) -> Version:
+    """The version of a package in the environment of `make env`."""
+    lines = (ROOT / "constraints/light.txt").read_text(encoding="utf-8").splitlines()
+    (found,) = [line.removeprefix(f"{name}==") for line in lines if line.startswith(f"{name}==")]
+    return Version(found)
 
 
 def pinned_by_verl(extra: str, name: str) -> list[str]:
@@ -47,6 +58,30 @@ def test_the_lowest_version_that_is_claimed_is_the_one_that_is_tested() -> None:
     (lowest,) = [s.version for s in claimed("verl", "transformers").specifier if s.operator == ">="]
     assert f"transformers=={lowest}.0" in (ROOT / "Makefile").read_text(encoding="utf-8")
     assert f"{lowest}.0 for probes" in (ROOT / "docs/start/install.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("extra", ["verl", "score"])
+def test_the_pin_is_of_the_highest_minor_release_that_is_claimed(extra: str) -> None:
+    specifier = claimed(extra, "transformers").specifier
+    major, minor = pinned("transformers").release[:2]
+    assert pinned("transformers") in specifier
+    assert Version(f"{major}.{minor + 1}.0") not in specifier
+    assert Version(f"{major + 1}.0.0") not in specifier
+
+
+def test_the_pins_are_claimed() -> None:
+    own = {r.name: r for r in map(Requirement, PROJECT["dependencies"])}
+    assert pinned("verl") in claimed("verl", "verl").specifier
+    assert all(pinned(name) in own[name].specifier for name in ("torch", "numpy"))
+    assert f"torch | {pinned('torch')} " in INSTALL_PAGE
+    assert f"transformers | {pinned('transformers')};" in INSTALL_PAGE
+    assert f"numpy {pinned('numpy')} is pinned" in INSTALL_PAGE
+
+
+@pytest.mark.skipif(Path(sys.prefix).name != ".venv", reason="for .venv of make env")
+@pytest.mark.parametrize("name", ["torch", "numpy", "transformers", "verl"])
+def test_the_installed_version_is_the_pinned_one(name: str) -> None:
+    assert Version(Version(metadata.version(name)).public) == pinned(name)
 
 
 def test_the_package_and_the_citation_have_the_projects_version() -> None:

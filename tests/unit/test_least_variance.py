@@ -13,7 +13,8 @@ from rredcot_plugin.groups import group_stats
 from rredcot_plugin.values.calibration import OutcomeCalibrator
 from rredcot_plugin.values.features import NAMES
 from rredcot_plugin.values.labelled_states import LabelledStates
-from tests.unit.test_tabular import EXACT, SeesItself, bias_of_calibrated
+from tests.unit.tabular_checks import EXACT
+from tests.unit.test_tabular_calibrated import SeesItself, bias_of_calibrated
 
 OPTIONS = {"segmenter": "fixed", "segmenter_kwargs": {"tokens": 3}, "baseline": "least_variance"}
 CONFIG = rr.RRedCoTConfig(**OPTIONS)

@@ -156,3 +156,11 @@ def test_backend_scale_and_workers_follow_the_host() -> None:
         automatic(rr.RRedCoTConfig(probe_backend="packed"), why_not_in_pass="a reason")["probe_backend"].value
         == "batched"
     )
+
+
+def test_the_constructor_refuses_a_preset_and_names_what_takes_one() -> None:
+    with pytest.raises(ValueError, match=r"preset='lean': the constructor takes no preset.*from_mapping"):
+        rr.RRedCoTConfig(preset="lean")
+    # copies and keys know nothing of it
+    assert dataclasses.replace(rr.RRedCoTConfig(), lam=0.5) == rr.RRedCoTConfig(lam=0.5)
+    assert "preset" not in {f.name for f in dataclasses.fields(rr.RRedCoTConfig)}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -13,11 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from rredcot_plugin.probes import (
-    UnsupportedModelError,
     build_layout,
     capture_trunk,
     forward_batched,
@@ -26,25 +21,11 @@ from rredcot_plugin.probes import (
     probe_log_probs,
 )
 from rredcot_plugin.probes.kernels import AttentionOptions
-from rredcot_plugin.probes.layout import ProbeSpec
 from rredcot_plugin.probes.trunk_attention import BLOCK_SIZE, trunk_attention
 from tests.unit.probe_models import SHAPES, VOCAB_SIZE, WINDOW, random_ids, tiny_model
+from tests.unit.probed_rows import PROBES, ROW_PROBES, ROW_TOKENS, TRACE, captured_log_probs, padded_trunk
 
 TOLERANCE = 1e-5
-TRACE = random_ids(40, seed=1)
-PROBES = [random_ids(length, seed=length) for length in (1, 2, 5)]
-# three rows of different lengths, probes not sorted by boundary, boundaries at the start and at the very end
-ROW_TOKENS = [random_ids(length, seed=length) for length in (23, 6, 31)]
-ROW_PROBES: list[list[ProbeSpec]] = [
-    [(23, random_ids(4, 50), 0), (1, random_ids(3, 51), 0), (0, random_ids(5, 52), 2)],
-    [],
-    [
-        (30, random_ids(2, 53), 1),
-        (WINDOW, random_ids(WINDOW + 4, 54), 3),
-        (31, [9], 0),
-        (12, random_ids(4, 55), 0),
-    ],
-]
 
 
 def close(actual: Tensor, expected: Tensor) -> None:
@@ -76,19 +57,6 @@ def test_backends_equal_independent_forwards(shape: str, attention: str, bridge:
         close(actual, expected)
 
 
-def padded_trunk(side: str) -> tuple[dict[str, Tensor], list[tuple[int, int, int]]]:
-    longest = max(len(tokens) for tokens in ROW_TOKENS) + 2
-    ids, mask = torch.zeros((3, longest), dtype=torch.int64), torch.zeros((3, longest), dtype=torch.int64)
-    spans = []
-    for i, tokens in enumerate(ROW_TOKENS):
-        start = 0 if side == "right" else longest - len(tokens)
-        ids[i, start : start + len(tokens)] = torch.tensor(tokens)
-        mask[i, start : start + len(tokens)] = 1
-        spans.append((i, start, start + len(tokens)))
-    positions = (mask.cumsum(1) - 1).clamp(min=0)
-    return {"input_ids": ids, "attention_mask": mask, "position_ids": positions}, spans
-
-
 def packed_trunk() -> tuple[dict[str, Tensor], list[tuple[int, int, int]]]:
     """All rows in one sequence: transformers finds the rows by their position ids."""
     starts = [0, 23, 29, 60]
@@ -96,16 +64,6 @@ def packed_trunk() -> tuple[dict[str, Tensor], list[tuple[int, int, int]]]:
     positions = torch.cat([torch.arange(len(tokens)) for tokens in ROW_TOKENS])
     ids = torch.tensor([token for tokens in ROW_TOKENS for token in tokens])
     return {"input_ids": ids[None], "position_ids": positions[None]}, spans
-
-
-def captured_log_probs(
-    model: nn.Module, inputs: dict[str, Tensor], spans: list[tuple[int, int, int]], **options: int
-) -> tuple[Tensor, Tensor]:
-    """(trunk logits, probe log-probs) in the way an engine gets them."""
-    layout = build_layout(ROW_PROBES, ROW_TOKENS)
-    with torch.no_grad(), capture_trunk(model) as captured:
-        logits = model(**inputs, use_cache=False).logits
-    return logits, forward_probes(model, captured, layout, spans, 0.7, **options)
 
 
 @pytest.mark.parametrize("trunk", ["left", "right", "packed"])
@@ -251,101 +209,3 @@ def test_a_sharded_model_is_reached_through_its_wrapper(tmp_path: Path, attentio
         fully_shard(model, mesh=mesh)
         for backend in ("cached", "packed"):
             close(probe_log_probs(model, TRACE, [5, 40], PROBES, backend), expected)
-
-
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_registry_is_restored_after_an_exception(attention: str) -> None:
-    model, before = tiny_model("qwen2", attention), dict(ALL_ATTENTION_FUNCTIONS)
-    capture = capture_trunk(model)
-    capture.__enter__()
-    assert dict(ALL_ATTENTION_FUNCTIONS) != before
-    error = RuntimeError("from inside")
-    assert not capture.__exit__(RuntimeError, error, None)
-    assert dict(ALL_ATTENTION_FUNCTIONS) == before
-    with pytest.raises(IndexError):
-        probe_log_probs(model, TRACE, [3], [[VOCAB_SIZE + 5, 4]], "packed")
-    assert dict(ALL_ATTENTION_FUNCTIONS) == before
-
-
-def test_a_local_registry_entry_is_put_back() -> None:
-    model = tiny_model("qwen2")
-
-    def users_own(*args: object, **kwargs: object) -> object:
-        return sdpa(*args, **kwargs)
-
-    sdpa = ALL_ATTENTION_FUNCTIONS["sdpa"]
-    ALL_ATTENTION_FUNCTIONS["sdpa"] = users_own
-    try:
-        probe_log_probs(model, TRACE, [3], PROBES)
-        assert ALL_ATTENTION_FUNCTIONS["sdpa"] is users_own
-    finally:
-        del ALL_ATTENTION_FUNCTIONS["sdpa"]
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"backend": "fast"}, "allowed: cached, packed, batched"),
-        ({"boundaries": [41]}, "allowed: 0 to 40"),
-        ({"boundaries": [-1]}, "allowed: 0 to 40"),
-        ({"boundaries": [0]}, "a bridge of at least one token"),
-        ({"boundaries": [1.5]}, "boundaries has dtype"),
-        ({"trace_ids": []}, "trace_ids is empty"),
-        ({"trace_ids": [[1, 2]]}, "trace_ids has dtype"),
-        ({"trace_ids": [True, False]}, "trace_ids has dtype"),
-        ({"probes": [[3], []]}, r"probes\[1\] is empty"),
-        ({"probes": [[3.0]]}, r"probes\[0\] has dtype"),
-        ({"temperature": 0.0}, "greater than 0"),
-    ],
-)
-@pytest.mark.parametrize("backend", ["cached", "packed", "batched"])
-def test_wrong_arguments_are_named(backend: str, changes: dict[str, object], message: str) -> None:
-    arguments = {"trace_ids": TRACE, "boundaries": [3], "probes": [[3]], "backend": backend} | changes
-    with pytest.raises(ValueError, match=message):
-        probe_log_probs(tiny_model("qwen2"), **arguments)
-
-
-def test_nothing_to_score_gives_an_empty_table() -> None:
-    model = tiny_model("qwen2")
-    assert probe_log_probs(model, TRACE, [], PROBES).shape == (0, 3)
-    assert probe_log_probs(model, TRACE, [4], []).shape == (1, 0)
-
-
-def test_spans_that_do_not_fit_the_layout_are_refused() -> None:
-    model = tiny_model("qwen2")
-    inputs, spans = padded_trunk("right")
-    with pytest.raises(ValueError, match="a probe stands in row 2"):
-        captured_log_probs(model, inputs, spans[:2])
-    with pytest.raises(ValueError, match="its span has 5"):
-        captured_log_probs(model, inputs, [(0, 0, 5), *spans[1:]])
-
-
-def without_registry(model: PreTrainedModel) -> PreTrainedModel:
-    """A model whose second layer computes its attention without asking the registry."""
-    attention = model.model.layers[1].self_attn
-    attention.forward = lambda hidden_states, **_: (torch.zeros_like(hidden_states), None)
-    return model
-
-
-@pytest.mark.parametrize("backend", ["cached", "packed"])
-def test_models_that_cannot_be_forked_name_the_way_out(backend: str) -> None:
-    hybrid = tiny_model("qwen2")
-    hybrid.config.layer_types = ["linear_attention", "full_attention", "full_attention"]
-    mask_only = tiny_model("llama")
-    mask_only.config.sliding_window = 5
-    for model in (without_registry(tiny_model("qwen2")), hybrid, mask_only, nn.Linear(2, 2)):
-        with pytest.raises(UnsupportedModelError, match='backend="batched"'):
-            probe_log_probs(model, TRACE, [3], PROBES, backend)
-
-
-def test_two_trunk_forwards_in_one_capture_are_refused() -> None:
-    model = tiny_model("qwen2")
-    with capture_trunk(model):
-        model(input_ids=torch.tensor([TRACE]))
-        with pytest.raises(UnsupportedModelError, match="ran twice"):
-            model(input_ids=torch.tensor([TRACE]))
-
-
-def test_import_needs_no_transformers() -> None:
-    code = "import sys, rredcot_plugin.probes; sys.exit('transformers' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)

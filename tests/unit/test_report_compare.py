@@ -16,7 +16,8 @@ from rredcot_plugin.report.compare import compare_runs
 from rredcot_plugin.report.compare_page import render_comparison
 from rredcot_plugin.report.options import read_options
 from rredcot_plugin.report.watch import signature, watch
-from tests.unit.test_report_command import ATTACK, Elements, run, trace, write
+from tests.unit.report_runs import ATTACK, run, trace, write
+from tests.unit.test_report_terminal import Elements
 
 
 def dump(
@@ -212,7 +213,12 @@ def test_a_page_follows_a_run_and_stops_reloading_at_the_end(tmp_path: Path) -> 
         "live.html",
     ]
     with subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=_hear_interrupts,
     ) as process:
         folder.mkdir()
         write(folder / "1.jsonl", trace([0.5], text="first"))
@@ -228,6 +234,11 @@ def test_a_page_follows_a_run_and_stops_reloading_at_the_end(tmp_path: Path) -> 
     assert "Traceback" not in errors
     assert "data-seconds" not in page.read_text("utf-8")
     assert not list(tmp_path.glob("*.part"))
+
+
+def _hear_interrupts() -> None:
+    """A test run that a script has put into the background ignores SIGINT, and so would its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _wait_for(page: Path, text: str, process: subprocess.Popen[str]) -> None:

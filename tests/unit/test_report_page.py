@@ -16,25 +16,23 @@ import pytest
 from rredcot_plugin.report.colour import credit_scale
 from rredcot_plugin.report.corpus import (
     HISTOGRAMS,
-    CalibrationBin,
     Corpus,
     Histogram,
-    Interval,
     Problem,
-    StepSummary,
 )
 from rredcot_plugin.report.curves import Curve
 from rredcot_plugin.report.fold import folded
-from rredcot_plugin.report.plots import HISTOGRAM_TITLES, all_pictures, histogram, reward_by_step
 from rredcot_plugin.report.report_page import render_report, threshold
 from rredcot_plugin.report.select import Group
-from rredcot_plugin.report.svg import axis
 from rredcot_plugin.report.traces import ScoredSegment, Trace
+from tests.unit.page_steps import BINS, HISTOGRAM, STEPS
 
 HOSTILE = (
     "</script></style><script>window.__hacked=1</script><img src=x onerror=window.__hacked=2> \" onload='x' "
     "<!-- ]]> &lt;script&gt; $title ${body} \x00\x1b[2J\u202e\u2066\ud800\ufffe <svg/onload=x> </textarea>"
 )
+
+
 BARE = "n/a"
 
 
@@ -64,17 +62,6 @@ def corpus(*groups: Group, **changes: object) -> Corpus:
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
-STEPS = tuple(
-    StepSummary(
-        s, 64, 0.3 + s / 100, 0.4, 0.3, 0.2 - s / 1000, 900 + s, 12.5, bias=Interval(0.1, -0.1, 0.3), constant=0.25
-    )
-    for s in (10, 20, 30)
-)
-BINS = (
-    CalibrationBin(0.0, 0.5, 900, 40, 0.2, 0.25, 0.1, 0.4),
-    CalibrationBin(0.5, 1.0, 9, 2, 0.7, 0.6, 0.2, 0.9),
-)
-HISTOGRAM = Histogram((-1.0, 0.0, 1.0), (3, 5))
 FULL = corpus(
     group(trace(0.1, -0.6), trace(0.25, 0.25)),
     num_traces=5000, num_groups=700, steps=STEPS, calibration=BINS,
@@ -271,54 +258,3 @@ def test_a_long_trace_scrolls_in_its_card_and_its_curve_has_a_stretch_a_segment(
     assert "segments long" in page.values("class")
     assert page.values("class").count("area") == 64
     assert page.tags.count("details") == 64
-
-
-def test_every_picture_is_named_and_readable() -> None:
-    pictures = all_pictures(STEPS, BINS, dict.fromkeys(HISTOGRAMS, HISTOGRAM), [Curve("a", (1, 2), (0.1, 0.4))])
-    assert len(pictures) == 6 + len(HISTOGRAMS)
-    assert HISTOGRAM_TITLES.keys() == HISTOGRAMS.keys()
-    for picture in pictures:
-        assert picture.title
-        assert picture.how.endswith(".")
-        labels = re.findall(r'<text class="label"[^>]*>([^<]+)</text>', picture.svg)
-        assert len(labels) == 2, picture.title
-        assert not re.search(r"nan|inf", picture.svg)
-
-
-def test_pictures_without_numbers_are_named_with_their_reason() -> None:
-    nothing = [StepSummary(s, 4, *[math.nan] * 6) for s in (1, 2)]
-    pictures = all_pictures(nothing, (), {}, [Curve("a", (1,), (math.nan,))])
-    assert [picture.title for picture in pictures if picture.svg] == []
-    assert all(picture.missing for picture in pictures)
-
-
-def test_a_band_follows_the_spread_of_the_rewards() -> None:
-    narrow = reward_by_step([StepSummary(s, 100, 0.5, 0.0, math.nan, 0, 0, 0) for s in (1, 2)])
-    assert "V̂" not in str(narrow.legend)
-    wide = reward_by_step([StepSummary(s, 100, 0.5, 1.0, 0.5, 0, 0, 0) for s in (1, 2)])
-    spans = [_height(picture.svg) for picture in (narrow, wide)]
-    assert spans[0] == 0 < spans[1]
-
-
-def _height(svg: str) -> float:
-    """Height of the band in the picture."""
-    path = re.search(r'class="band run1" d="M([^Z]*)Z"', svg)
-    assert path
-    ups = [float(point.split()[1]) for point in path[1].split("L")]
-    return max(ups) - min(ups)
-
-
-def test_histogram_bars_keep_the_proportions_of_the_counts() -> None:
-    picture = histogram("credit", Histogram((-1.0, 0.0, 1.0), (10, 40)))
-    low, high = (float(height) for height in re.findall(r'class="bar .*?height="([\d.]+)"', picture.svg))
-    assert high == pytest.approx(4 * low, abs=0.3)
-    assert re.findall(r'class="bar (\w+)"', picture.svg) == ["neg", "pos"]
-    assert "logarithmic" in histogram("value", Histogram((0.0, 1.0, 2.0, 3.0), (1, 1, 9000))).how
-
-
-@pytest.mark.parametrize("numbers", [(0.0, 0.0), (1e-12, 2e-12), (-5.0, 3.0), (1e15, 1e15), (0.3, 0.30001)])
-def test_axes_hold_their_numbers_between_few_round_ticks(numbers: tuple[float, float]) -> None:
-    found = axis("x", [*numbers, math.nan, math.inf])
-    assert found.low <= min(numbers) and max(numbers) <= found.high
-    assert 2 <= len(found.ticks) <= 12
-    assert all(-1e-9 <= found.share(tick) <= 1 + 1e-9 for tick in found.ticks)

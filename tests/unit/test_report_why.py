@@ -97,11 +97,11 @@ def test_numbers_that_are_none_stay_out_of_a_record() -> None:
 
 
 def test_dumps_hold_what_was_probed_and_reports_read_it(tmp_path: Path) -> None:
-    rows, rollouts, credit, table = step_of(["a"])
-    states = int(credit.segments.num_segments[0])
+    batch = step_of(["a"])
+    states = int(batch.credit.segments.num_segments[0])
     assert states == 2
     asked = asked_of([("2", 1.0), ("3\ud800", 0.0)], torch.tensor([[0.6], [0.1]]).log(), states)
-    Dumper(tmp_path, 1024, about={"options": {"lam": 1.0}}).write(1, 0, rows, rollouts, credit, table, asked)
+    Dumper(tmp_path, 1024, about={"options": {"lam": 1.0}}).write(1, 0, replace(batch, asked=asked))
     (found,) = read_dumps(tmp_path)
     assert [(p.text, p.utility, round(p.probabilities[1], 3)) for p in found.proposals] == [
         ("2", 1.0, 0.6),
@@ -109,7 +109,7 @@ def test_dumps_hold_what_was_probed_and_reports_read_it(tmp_path: Path) -> None:
     ]
     assert math.isnan(found.proposals[0].probabilities[0])
     assert json.loads((tmp_path / "run.json").read_text()) == {"options": {"lam": 1.0}}
-    assert "proposals" not in trace_record(1, 0, rows, rollouts, credit, table)
+    assert "proposals" not in trace_record(1, 0, batch)
 
 
 @pytest.mark.parametrize(

@@ -21,13 +21,20 @@ METHOD = [
     "values",
     "baselines",
     "credit",
+    "state_numbers",
     "state_values",
     "pipeline",
     "testing",
     "renamed",
 ]
 """What turns rollouts into credit: torch and numpy, no host."""
-HOSTS = ("integrations.verl", "integrations.verl_cpu")
+HOSTS = (
+    "integrations.verl",
+    "integrations.verl_cpu",
+    "integrations.openrlhf",
+    "integrations.openrlhf_cpu",
+    "integrations.cpu",
+)
 PEOPLE = (
     "report",
     "offline",

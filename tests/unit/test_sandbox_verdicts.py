@@ -12,18 +12,8 @@ import pytest
 from rredcot_plugin.sandbox import Limits, SandboxUnavailable, TestResult, isolation, run_tests
 from rredcot_plugin.sandbox.inside import landlock
 from tests.unit.sandbox_checks import BRIEF, HANGS, PATIENT, STRONG, require, unharmed  # noqa: F401  a fixture
-from tests.unit.sandbox_programs import (
-    BY_THE_SYSTEM,
-    CHEATS,
-    EVERY_AND_MAP,
-    HANGING,
-    HONEST,
-    HONEST_BY_THE_SYSTEM,
-    PROPERTY,
-    SEQUENCE,
-    SQUARE,
-    TESTS,
-)
+from tests.unit.sandbox_honest import HONEST, HONEST_BY_THE_SYSTEM, SQUARE
+from tests.unit.sandbox_programs import BY_THE_SYSTEM, CHEATS, EVERY_AND_MAP, HANGING, PROPERTY, SEQUENCE, TESTS
 
 pytestmark = pytest.mark.usefixtures("unharmed")
 Run = Callable[..., TestResult]

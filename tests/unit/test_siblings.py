@@ -10,6 +10,7 @@ import torch
 
 import rredcot_plugin as rr
 from rredcot_plugin.groups import group_stats
+from rredcot_plugin.values.prefix_numbers import prefix_numbers
 from rredcot_plugin.values.siblings import NAMES, sibling_features
 
 
@@ -26,7 +27,8 @@ def two_letters(seed: int, B: int = 12, T: int = 9) -> rr.Rollouts:
 
 def found_for(rollouts: rr.Rollouts, segments: rr.Segments, valid: torch.Tensor) -> torch.Tensor:
     stats = group_stats(rollouts.outcomes, rollouts.group_ids, valid)
-    columns = sibling_features(rollouts, segments, stats.index, rollouts.outcomes, stats.others_mean, valid)
+    prefixes = prefix_numbers(rollouts, segments)
+    columns = sibling_features(prefixes, segments, stats.index, rollouts.outcomes, stats.others_mean, valid)
     return torch.stack(columns, dim=2)
 
 

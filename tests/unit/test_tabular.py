@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from functools import cache
 
 import pytest
 import torch
@@ -19,66 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rredcot_plugin as rr
-from rredcot_plugin.values.base import Probed
-from rredcot_plugin.values.calibration import OutcomeCalibrator
-from rredcot_plugin.values.features import NAMES
-from rredcot_plugin.values.labelled_states import LabelledStates
 from rredcot_plugin.values.proposals import Proposals, build_proposals
-from tests.unit.tabular import AllGroups, TabularPolicy, Trace, rollouts_of, states_of, weighted_gradient
-
-EXACT = 1e-5
-"""Tolerance where enumeration leaves nothing but float32 rounding."""
-
-BIASED = 0.01
-"""A bias that no rounding explains; the exact gradients below have entries around 0.05."""
-
-PLAIN = {"segmenter": "fixed", "segmenter_kwargs": {"tokens": 1}, "scale": "none", "calibrate": "none"}
-
-AnswerNow = Callable[[Trace], torch.Tensor]
-"""The probability of each answer if it had to be given at this state."""
-
-
-@cache
-def small_policy(choices: tuple[int, ...] = (2, 2, 3), seed: int = 0) -> TabularPolicy:
-    return TabularPolicy.random(choices, seed)
-
-
-def made_up(answers: int, seed: int = 1) -> AnswerNow:
-    """Answer probabilities that depend on the state but have nothing to do with the policy."""
-
-    def answer_now(state: Trace) -> torch.Tensor:
-        generator = torch.Generator().manual_seed(int("".join(map(str, (seed, *state)))))
-        return torch.randn(answers, generator=generator, dtype=torch.float64).mul(2).softmax(dim=0)
-
-    return answer_now
-
-
-def probe(rollouts: rr.Rollouts, segments: rr.Segments, proposals: Proposals, answer_now: AnswerNow) -> Probed:
-    """What a forward pass would return: log-probs of each row's proposals at each of its states."""
-    states_of_rows = states_of(rollouts, segments)
-    known = {state: answer_now(state).log() for state in {state for states in states_of_rows for state in states}}
-    log_pi = torch.zeros(*segments.exists.shape, proposals.valid.shape[1])
-    for row, states in enumerate(states_of_rows):
-        for i, state in enumerate(states):
-            for n, answer in enumerate(proposals.answers[row]):
-                log_pi[row, i, n] = known[state][int(answer)]
-    return Probed(log_pi, proposals.utility, proposals.valid, segments.num_segments)
-
-
-def probed_by(rollouts: rr.Rollouts, config: rr.RRedCoTConfig, answer_now: AnswerNow) -> Probed:
-    """Proposals and probes of a batch as the estimator of ``config`` asks for them."""
-    proposals = build_proposals(
-        [str(answer) for answer in rollouts.token_ids[:, -1].tolist()],
-        rollouts.outcomes,
-        rollouts.group_ids,
-        None,
-        proposes=config.build_value_estimator().proposes,
-        leave_one_out=config.leave_one_out,
-    )
-    return probe(rollouts, config.build_segmenter()(rollouts), proposals, answer_now)
-
-
-# ---- values
+from tests.unit.tabular import AllGroups, TabularPolicy, Trace, rollouts_of, states_of
+from tests.unit.tabular_checks import BIASED, EXACT, PLAIN, AnswerNow, made_up, probed_by, small_policy
 
 
 def proposed_to_one(policy: TabularPolicy, given_by_others: list[int], proposes: str = "group") -> Proposals:
@@ -145,9 +87,6 @@ def test_own_ratio_is_the_reward_at_the_last_state(tokens: int) -> None:
     estimate = config.build_value_estimator()(probed)
     last = estimate.values.gather(1, (probed.num_segments - 1)[:, None])[:, 0]
     assert torch.allclose(last, groups.rollouts.outcomes, atol=1e-6)
-
-
-# ---- the expected gradient
 
 
 def bias(groups: AllGroups, credit: rr.Credit) -> float:
@@ -221,9 +160,6 @@ def test_negative_rewards_and_groups_that_are_a_batch_of_their_own(value_estimat
     assert bias(groups, probed_credit(groups, made_up(3), value_estimator=value_estimator)) < EXACT
 
 
-# ---- what the promise needs
-
-
 @pytest.mark.parametrize("value_estimator", ["support", "self_normalized"])
 def test_the_own_answer_among_the_proposals_biases_the_gradient(value_estimator: str) -> None:
     groups = AllGroups(small_policy())
@@ -288,78 +224,3 @@ def test_a_boundary_must_not_depend_on_the_token_behind_it() -> None:
         found.append(bias(groups, credit))
     assert found[0] < EXACT
     assert found[1] > BIASED
-
-
-# ---- calibrated values
-
-
-class SeesItself(OutcomeCalibrator):
-    """Holds out each state on its own, so that the other states of its trace tell it the outcome."""
-
-    def calibrate(
-        self, states: LabelledStates, fold: torch.Tensor, *rest: object, remember: bool = True
-    ) -> torch.Tensor | None:
-        return super().calibrate(states, torch.arange(len(fold)), remember=remember)
-
-    def baselines(self, states: LabelledStates, fold: torch.Tensor, *rest: object) -> torch.Tensor | None:
-        return super().baselines(states, torch.arange(len(fold)))
-
-
-def past_steps(features: int) -> dict[str, list[torch.Tensor]]:
-    """A calibrator's state: one past step of 30 states with arbitrary features and outcomes."""
-    generator = torch.Generator().manual_seed(0)
-    outcome = (torch.rand(30, generator=generator) > 0.5).double()
-    return {
-        "features": [torch.randn(30, features, generator=generator, dtype=torch.float64)],
-        "outcome": [outcome],
-        "weight": [torch.full((30,), 0.5, dtype=torch.float64)],
-    }
-
-
-def bias_of_calibrated(
-    seed: int, make_calibrator: type[OutcomeCalibrator], others: list[int] | None = None, **options: object
-) -> float:
-    """Bias of one group's gradient beside fixed other groups and a fixed window of past steps.
-
-    The other groups are independent of this one, so that the expectation must hold for each of their outcomes
-    alone: by default mixed ones, else the traces ``others``.
-    """
-    policy = small_policy((2, 2, 2), seed)
-    groups = AllGroups(policy)
-    beside = torch.tensor(others or [int(policy.rewards.argmin()), int(policy.rewards.argmax()), 1, 2, 5, 6])
-    config = rr.RRedCoTConfig(**PLAIN | {"calibrate": "outcome", "baseline": "value"} | options)
-    advantages = []
-    for members in groups.members:
-        rows = torch.cat([torch.tensor(members), beside])
-        rollouts = rollouts_of(policy, rows, [row // groups.size for row in range(len(rows))])
-        calibrator = make_calibrator()
-        calibrator.load_state_dict(past_steps(len(NAMES)))
-        probed = probed_by(rollouts, config, made_up(2))
-        credit = rr.assign_credit(rollouts, config, probed=probed, calibrator=calibrator)
-        assert credit.metrics.get("rredcot/fallback/uncalibrated/mean", 0) == 0
-        advantages.append(credit.advantages[: groups.size])
-    weight = groups.probability.repeat_interleave(groups.size) / groups.size
-    found = weighted_gradient(policy, groups.rows, weight, torch.cat(advantages))
-    return float((found - policy.exact_gradient).abs().max())
-
-
-@pytest.mark.parametrize("seed", [1, 3])
-def test_calibrated_values_leave_the_gradient_exact(seed: int) -> None:
-    assert bias_of_calibrated(seed, OutcomeCalibrator) < EXACT
-
-
-@pytest.mark.parametrize("worst", [True, False])
-def test_the_span_of_rewards_does_not_come_from_the_own_outcome(worst: bool) -> None:
-    """All others earn the same, so a span of this batch would tell each value its own outcome."""
-    rewards = small_policy((2, 2, 2), 1).rewards
-    trace = int(rewards.argmin() if worst else rewards.argmax())
-    assert bias_of_calibrated(1, OutcomeCalibrator, others=[trace] * 6) < EXACT
-
-
-def test_a_fit_that_sees_the_own_outcome_biases_the_gradient() -> None:
-    assert bias_of_calibrated(1, SeesItself) > BIASED
-
-
-def test_calibrated_values_with_the_own_answer_proposed_or_a_smaller_lambda_are_biased() -> None:
-    assert bias_of_calibrated(1, OutcomeCalibrator, leave_one_out=False) > BIASED
-    assert bias_of_calibrated(1, OutcomeCalibrator, lam=0.0) > BIASED

@@ -139,11 +139,6 @@ def open_rows(batch: Any, rows: Sequence[int], *, reference_column: str = "refer
     return BatchSource([batch.keys[row] for row in rows], batch.partition_id, reference_column)
 
 
-def tokenless(mask: torch.Tensor, rewards: torch.Tensor, group_ids: Sequence[str]) -> Rollouts:
-    """Rollouts whose tokens lie elsewhere: −1 in their place, of one number's memory."""
-    return Rollouts(torch.full((1, 1), -1).expand(mask.shape), mask, rewards, group_ids)
-
-
 def column_entries(column: Any) -> list[Any] | None:
     """A column of the data set without verl's wrappers; None where there is no such column."""
     return None if column is None else [getattr(entry, "data", entry) for entry in column]

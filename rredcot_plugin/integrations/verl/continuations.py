@@ -88,7 +88,7 @@ class Continuations:
             RuntimeError: every single request failed.
         """
         rollouts = rows.rollouts
-        found = torch.full(rollouts.token_ids.shape, torch.nan)
+        found = torch.full(rollouts.response_mask.shape, torch.nan)
         wanted = _wanted(rows, segments, first_state)
         tally = Tally()
         distinct = list(dict.fromkeys((state.prompt, state.prefix) for state, _, _ in wanted))
@@ -184,7 +184,7 @@ def _wanted(rows: PromptedRollouts, segments: Segments, first_state: int) -> lis
         length = rows.lengths[row]
         if not bool(rows.rollouts.response_mask[row, :length].all()):
             continue
-        prompt_ids, response = tuple(prompt.tolist()), rows.rollouts.token_ids[row].tolist()
+        prompt_ids, response = tuple(prompt.tolist()), rows.token_ids[row].tolist()
         for number in range(first_state, int(segments.num_segments[row])):
             column = starts[row][number]
             wanted.append((State(prompt_ids, tuple(response[:column]), row), row, column))

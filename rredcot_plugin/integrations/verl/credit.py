@@ -9,8 +9,7 @@ import torch
 from verl.trainer.ppo import core_algos
 
 from rredcot_plugin.config import RRedCoTConfig
-from rredcot_plugin.integrations.verl.batch import SIGNALS, onto_unmasked, tokenless
-from rredcot_plugin.integrations.verl.credit_workers import CreditWorkers
+from rredcot_plugin.integrations.verl.batch import SIGNALS, onto_unmasked
 from rredcot_plugin.integrations.verl.step import StepState
 from rredcot_plugin.integrations.verl.tokens import fit_width, rewards_at_ends
 from rredcot_plugin.pipeline import assign_credit
@@ -22,7 +21,6 @@ def credit_of_step(
     state: StepState,
     rewards: torch.Tensor,
     settings: RRedCoTConfig,
-    credit_workers: CreditWorkers,
     calibrator: OutcomeCalibrator,
     *,
     kl_in_reward: bool,
@@ -33,8 +31,7 @@ def credit_of_step(
     mask = ids != MASKED
     active = onto_unmasked(fit_width(rewards[state.roles.active].float().cpu(), ids), mask)
     if state.rows is None:
-        rollouts = tokenless(mask, active, state.group_ids)
-        settings = dataclasses.replace(settings, baseline=settings.baseline_for(log_probs=state.has_log_probs))
+        rollouts = Rollouts(None, mask, active, state.group_ids)
     else:
         before = state.rows.rollouts
         signals: dict[str, Any] = {name: state.signals.get(name) for name in SIGNALS.values()}
@@ -55,8 +52,7 @@ def credit_of_step(
         coarse=state.summary.levels[0],
         probed=probed,
         calibrator=calibrator,
-        features=credit_workers.features,
-        state_weight=credit_workers.state_weight,
+        states=state.numbers,
     )
     return credit, rollouts
 

@@ -21,13 +21,7 @@ import torch
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rredcot_plugin.adapter.data_plane import Source
-from rredcot_plugin.adapter.group_work import (
-    GroupWork,
-    features_in_parts,
-    plan_in_parts,
-    split_groups,
-    state_weight_in_parts,
-)
+from rredcot_plugin.adapter.group_work import GroupWork, numbers_in_parts, plan_in_parts, split_groups
 from rredcot_plugin.adapter.parcel import parcel, unparcel
 from rredcot_plugin.adapter.probe_plan import ProbePlan
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
@@ -35,9 +29,10 @@ from rredcot_plugin.adapter.summary import BatchSummary, Index
 from rredcot_plugin.choices import choose_workers
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.integrations.verl.worker_pool import WorkerLostError, WorkerPool
+from rredcot_plugin.state_numbers import StateNumbers
 from rredcot_plugin.text.alignment import TokenBytes
 from rredcot_plugin.text.encoding import AnswerStyle, ProbeEncoder
-from rredcot_plugin.types import Rollouts, Segments
+from rredcot_plugin.types import Segments
 from rredcot_plugin.values.proposals import lowest_of_others
 
 logger = logging.getLogger(__name__)
@@ -85,16 +80,12 @@ class CreditWorker:
         nothing = Segments(torch.zeros(0, 0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
         return dataclasses.replace(plan, segments=nothing)
 
-    def update_signals(self) -> bool:
+    def state_numbers(self) -> StateNumbers:
+        """With the signals of the actor that is trained."""
         assert self._source is not None
         with reaching():
-            return update_signals(self._work, self._source)
-
-    def features(self, *states: Any) -> torch.Tensor:
-        return self._work.features(*states)
-
-    def state_weight(self) -> torch.Tensor:
-        return self._work.state_weight()
+            update_signals(self._work, self._source)
+        return self._work.state_numbers()
 
 
 @contextlib.contextmanager
@@ -117,11 +108,11 @@ def short_of_memory() -> Iterator[None]:
         raise
 
 
-def update_signals(work: GroupWork, source: Source) -> bool:
-    """Hand over the signals of the actor that is trained; whether there are log-probs."""
+def update_signals(work: GroupWork, source: Source) -> None:
+    """Hand over the signals of the actor that is trained."""
     assert work.rows is not None
-    signals = source.signals(work.rows.rollouts.token_ids.shape[1])
-    return work.update_signals(*(signals.get(name) for name in ("log_probs", "entropies", "sum_pi_squared")))
+    signals = source.signals(work.rows.token_ids.shape[1])
+    work.update_signals(*(signals.get(name) for name in ("log_probs", "entropies", "sum_pi_squared")))
 
 
 def start_member(config: RRedCoTConfig, table: TokenBytes, encoder: ProbeEncoder, *, delivers: bool) -> Any:
@@ -198,40 +189,20 @@ class CreditWorkers:
         self.pool = self._hire()
         return self.alone()[1]
 
-    def update_signals(self) -> bool:
-        """Hand the processes, if there are any, the signals of the actor that is trained; whether there are log-probs."""
+    def read_signals(self) -> StateNumbers | None:
+        """Read the signals of the actor that is trained, after the log-prob pass. Returns what processes make of them
+        (``state_numbers``); None where the driver has worked alone: its ``rows`` then hold them."""
         assert self._source is not None
-        if self.processes:
-            try:
-                return all(self.pool.ask("update_signals", [()] * self.processes))
-            except WorkerLostError as error:
-                return self._take_over(error)
-        return update_signals(self._here, self._source)
-
-    def features(self, rollouts: Rollouts, segments: Segments, *states: Any) -> torch.Tensor:
-        """``boundary_features`` of the batch that was planned last, with its arguments."""
-        if self.processes:
-            try:
-                return features_in_parts(self._indices, self.pool.ask, rollouts, segments, *states)
-            except WorkerLostError as error:
-                self._take_over(error)
-        return self._here.features(*states)
-
-    def state_weight(self, rollouts: Rollouts, segments: Segments) -> torch.Tensor:
-        """``gradient_norm_proxy`` of the batch that was planned last, with its arguments."""
-        if self.processes:
-            try:
-                return state_weight_in_parts(self._indices, self.pool.ask, rollouts, segments)
-            except WorkerLostError as error:
-                self._take_over(error)
-        return self._here.state_weight()
-
-    def _take_over(self, error: WorkerLostError) -> bool:
-        """Go on alone in the middle of a step; whether there are log-probs."""
-        assert self._source is not None
-        self._lose(error)
+        if not self.processes:
+            update_signals(self._here, self._source)
+            return None
+        try:
+            return numbers_in_parts(self._indices, self.pool.ask)
+        except WorkerLostError as error:
+            self._lose(error)
         self._here.read(self._source.rows())
-        return update_signals(self._here, self._source)
+        update_signals(self._here, self._source)
+        return self._here.state_numbers()
 
     def _hire(self) -> WorkerPool:
         """A pool whose processes start when they are first asked."""

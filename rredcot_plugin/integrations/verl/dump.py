@@ -10,10 +10,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
-from rredcot_plugin.adapter.trace_record import Asked, trace_record
-from rredcot_plugin.text.alignment import TokenBytes
-from rredcot_plugin.types import Credit, Rollouts
+from rredcot_plugin.adapter.trace_record import CreditedBatch, trace_record
 
 logger = logging.getLogger(__name__)
 
@@ -44,19 +41,10 @@ class Dumper:
         self.max_rows = max(1, MAX_ROWS // mini_batches)
         self._warned: set[str] = set()
 
-    def write(
-        self,
-        step: int,
-        mini_batch: int,
-        rows: PromptedRollouts,
-        rollouts: Rollouts,
-        credit: Credit,
-        table: TokenBytes,
-        asked: Asked | None = None,
-    ) -> None:
-        """Up to ``max_rows`` traces of a batch; with ``asked``, what was probed along them too."""
+    def write(self, step: int, mini_batch: int, batch: CreditedBatch) -> None:
+        """Up to ``max_rows`` traces of a batch, with what was probed along them."""
         name = f"{step}.{mini_batch}.jsonl" if mini_batch else f"{step}.jsonl"
-        chosen = choose_rows(rollouts.group_ids, self.max_rows)
+        chosen = choose_rows(batch.rollouts.group_ids, self.max_rows)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             if self._is_full():
@@ -64,7 +52,7 @@ class Dumper:
             if self._about is not None:
                 _write_whole(self.folder / ABOUT, [json.dumps(self._about, indent=1, default=str) + "\n"])
                 self._about = None
-            records = (trace_record(step, row, rows, rollouts, credit, table, asked) for row in chosen)
+            records = (trace_record(step, row, batch) for row in chosen)
             lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in records)
             _write_whole(self.folder / name, lines)
         except OSError as error:

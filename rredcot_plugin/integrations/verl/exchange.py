@@ -62,7 +62,7 @@ class ProbeExchange:
         rows, trainer = state.held, self.trainer
         rollout = trainer.config.actor_rollout_ref.rollout
         traces = [
-            torch.cat([prompt.cpu(), rows.rollouts.token_ids[i, : rows.lengths[i]]])
+            torch.cat([prompt.cpu(), rows.token_ids[i, : rows.lengths[i]]])
             for i, prompt in enumerate(rows.prompts)
         ]
         multiple = trainer.resource_pool_manager.get_n_gpus() * (rollout.log_prob_micro_batch_size_per_gpu or 1)

@@ -87,7 +87,7 @@ class PrefixScorer:
         Read on exactly the token ids of the rollout (its chat template included, no other added). The score at
         the first token is that of the prompt; NaN after the end of a response.
         """
-        ids, lengths = rows.rollouts.token_ids, rows.lengths
+        ids, lengths = rows.token_ids, rows.lengths
         traces = [torch.cat([prompt.cpu(), ids[i, : lengths[i]]]) for i, prompt in enumerate(rows.prompts)]
         scores = torch.full(ids.shape, torch.nan)
         for i, values in enumerate(self.every_token(traces)):

@@ -94,7 +94,7 @@ class StepReader:
 
     def read_signals(self, state: StepState, credit_workers: CreditWorkers) -> None:
         """The actor's signals of the tokens (``batch.SIGNALS``), by whoever needs them."""
-        state.has_log_probs = credit_workers.update_signals()
+        state.numbers = credit_workers.read_signals()
         if state.rows is None:
             return
         if credit_workers.rows is None:

@@ -21,8 +21,7 @@ from verl.utils.debug import marked_timer
 
 from rredcot_plugin import __version__
 from rredcot_plugin.adapter.data_plane import OpenRows
-from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
-from rredcot_plugin.adapter.trace_record import Asked
+from rredcot_plugin.adapter.trace_record import Asked, CreditedBatch
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.integrations.verl import transfer_fields
 from rredcot_plugin.integrations.verl.batch import open_rows
@@ -37,7 +36,6 @@ from rredcot_plugin.integrations.verl.tokens import fit_width, share_with_sessio
 from rredcot_plugin.integrations.verl.tracking import CreditTracker
 from rredcot_plugin.text.alignment import TokenBytes
 from rredcot_plugin.text.encoding import ProbeEncoder
-from rredcot_plugin.types import Credit, Rollouts
 from rredcot_plugin.values.reference import reference_column
 
 logger = logging.getLogger(__name__)
@@ -105,7 +103,8 @@ class CreditRunner:
                 info.pop(key, None)
         if asked:
             self.exchange.read(batch, state, self.credit_workers, metrics)
-        self.reader.read_signals(state, self.credit_workers)
+        with marked_timer("rredcot_plan", timing):
+            self.reader.read_signals(state, self.credit_workers)
         self.reader.read_token_scores(batch, state, metrics)
         if not self.exchange.in_pass and state.plan.size:
             with marked_timer("rredcot_probes", timing):
@@ -142,7 +141,7 @@ class CreditRunner:
         self.state = None
         kl_in_reward = self.trainer.config.algorithm.use_kl_in_reward
         credit, rollouts = credit_of_step(
-            state, rewards, self.settings, self.credit_workers, self.calibrator, kl_in_reward=kl_in_reward
+            state, rewards, self.settings, self.calibrator, kl_in_reward=kl_in_reward
         )
         metrics.update(credit.metrics)
         algorithm = self.trainer.config.algorithm
@@ -154,18 +153,16 @@ class CreditRunner:
         returns = share_with_sessions(fit_width(returns, rewards), state.roles, response_mask)
         if state.rows is not None:
             asked = None if state.log_probs is None else Asked(state.plan, state.log_probs)
-            self._show(state.rows, rollouts, used, asked)
+            assert self._table is not None
+            self._show(CreditedBatch(state.rows, rollouts, used, self._table, asked))
         return advantages, returns
 
-    def _show(
-        self, rows: PromptedRollouts, rollouts: Rollouts, credit: Credit, asked: Asked | None = None
-    ) -> None:
+    def _show(self, batch: CreditedBatch) -> None:
         """What people look at; nothing in here changes a number of the step."""
-        assert self._table is not None
         step, mini_batch = self.trainer.global_steps, self.trainer.local_trigger_step
         if self._dumper is not None and step % self.settings.dump_every == 0:
-            self._dumper.write(step, mini_batch, rows, rollouts, credit, self._table, asked)
-        self._tracker.take(self.trainer.logger, step, mini_batch, rows, rollouts, credit, self._table)
+            self._dumper.write(step, mini_batch, batch)
+        self._tracker.take(self.trainer.logger, step, mini_batch, batch)
 
     def save(self, folder: str) -> None:
         """Write the calibration window beside verl's checkpoint, in one move."""

@@ -12,6 +12,7 @@ from rredcot_plugin.adapter.probe_plan import ProbePlan
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.adapter.summary import BatchSummary
 from rredcot_plugin.integrations.verl.sessions import RowRoles
+from rredcot_plugin.state_numbers import StateNumbers
 from rredcot_plugin.types import Segments
 
 
@@ -20,8 +21,8 @@ class StepState:
     """Filled in as the step goes on. Everything but ``roles`` is about the active rows, in their order.
 
     ``rows`` is None where none of their tokens are needed in the driver. ``log_probs`` are those of the probes, None
-    until they are there; ``signals`` the actor's, by the names of ``batch.SIGNALS``; ``token_scores`` what
-    estimators without probes read.
+    until they are there; ``numbers`` are what credit workers, if there are any, made of tokens and signals; ``signals``
+    the actor's, by the names of ``batch.SIGNALS``; ``token_scores`` what estimators without probes read.
     """
 
     roles: RowRoles
@@ -31,7 +32,7 @@ class StepState:
     plan: ProbePlan
     group_ids: list[str]
     log_probs: Sequence[Sequence[float] | torch.Tensor] | None = None
-    has_log_probs: bool = False
+    numbers: StateNumbers | None = None
     signals: dict[str, torch.Tensor] = field(default_factory=dict)
     token_scores: dict[str, torch.Tensor] = field(default_factory=dict)
 

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
+from rredcot_plugin.adapter.trace_record import CreditedBatch
 from rredcot_plugin.credit.redistribution import mean_per_segment
 from rredcot_plugin.report.text import readable_prompt, visible
-from rredcot_plugin.text.alignment import TokenBytes
-from rredcot_plugin.types import Credit, Rollouts
+from rredcot_plugin.types import Credit
 
 COUNTS = ("rredcot/segments/tokens/histogram", "rredcot/segments/per_trace/histogram")
 """Histograms of whole numbers."""
@@ -108,18 +107,18 @@ def histogram(values: np.ndarray, whole: bool = False) -> Histogram:
     return Histogram(values, counts, edges)
 
 
-def worst_samples(rows: PromptedRollouts, rollouts: Rollouts, credit: Credit, table: TokenBytes) -> list[Sample]:
+def worst_samples(batch: CreditedBatch) -> list[Sample]:
     """The segments with the lowest credit, worst first: one a group, at most ``MAX_SAMPLES``."""
-    deltas = credit.deltas
-    usable = credit.segments.exists & torch.isfinite(deltas)
+    deltas = batch.credit.deltas
+    usable = batch.credit.segments.exists & torch.isfinite(deltas)
     if not bool(usable.any()):
         return []
     lowest, segment = torch.where(usable, deltas, torch.inf).min(dim=1)
     by_group: dict[Hashable, int] = {}
     for row in lowest.argsort(stable=True)[: int(usable.any(dim=1).sum())].tolist():
-        by_group.setdefault(rollouts.group_ids[row], row)
+        by_group.setdefault(batch.rollouts.group_ids[row], row)
     chosen = list(by_group.values())[:MAX_SAMPLES]
-    return [_sample(row, int(segment[row]), float(lowest[row]), rows, rollouts, credit, table) for row in chosen]
+    return [_sample(row, int(segment[row]), batch) for row in chosen]
 
 
 def worst_of_groups(samples: Iterable[Sample]) -> list[Sample]:
@@ -130,30 +129,22 @@ def worst_of_groups(samples: Iterable[Sample]) -> list[Sample]:
     return list(by_group.values())[:MAX_SAMPLES]
 
 
-def _sample(
-    row: int,
-    segment: int,
-    delta: float,
-    rows: PromptedRollouts,
-    rollouts: Rollouts,
-    credit: Credit,
-    table: TokenBytes,
-) -> Sample:
+def _sample(row: int, segment: int, batch: CreditedBatch) -> Sample:
+    rollouts, credit = batch.rollouts, batch.credit
     mask = rollouts.response_mask[row]
     inside = (credit.segments.segment_ids[row][mask] == segment).nonzero()[:, 0]
-    text, spans = rows.text_of(row, table)
+    text, spans = batch.rows.text_of(row, batch.table)
     start, end = int(spans[int(inside[0])][0]), int(spans[int(inside[-1])][1])
-    prompt, _ = table.align(rows.prompts[row][-PROMPT_TOKENS:].cpu().numpy())
-    truth = rollouts.ground_truths[row] if rollouts.ground_truths is not None else None
+    truth = batch.ground_truth(row)
     count, reward = int(credit.segments.num_segments[row]), float(rollouts.rewards[row][mask].sum())
     return Sample(
         group=rollouts.group_ids[row],
-        prompt=_end(readable_prompt(prompt)),
-        ground_truth="" if truth is None else _start(visible(str(truth))),
+        prompt=_end(readable_prompt(batch.prompt(row, PROMPT_TOKENS))),
+        ground_truth="" if truth is None else _start(visible(truth)),
         reward=reward,
         place=f"{segment + 1} of {count}",
         text=_start(visible(text[start:end])),
-        credit=delta,
+        credit=float(credit.deltas[row, segment]),
         before=float(credit.values[row, segment]),
         after=float(credit.values[row, segment + 1]) if segment + 1 < count else reward,
     )

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
+from rredcot_plugin.adapter.trace_record import CreditedBatch
 from rredcot_plugin.integrations.verl.tracker_payload import (
     Histogram,
     Sample,
@@ -26,8 +26,6 @@ from rredcot_plugin.integrations.verl.tracker_payload import (
     worst_samples,
 )
 from rredcot_plugin.report.text import plain, short, signed
-from rredcot_plugin.text.alignment import TokenBytes
-from rredcot_plugin.types import Credit, Rollouts
 
 logger = logging.getLogger(__name__)
 
@@ -61,16 +59,7 @@ class CreditTracker:
         self._samples: list[Sample] = []
         self._warned: set[str] = set()
 
-    def take(
-        self,
-        tracking: Any,
-        step: int,
-        mini_batch: int,
-        rows: PromptedRollouts,
-        rollouts: Rollouts,
-        credit: Credit,
-        table: TokenBytes,
-    ) -> None:
+    def take(self, tracking: Any, step: int, mini_batch: int, batch: CreditedBatch) -> None:
         """Take the credit of a mini-batch; after a step's last one write to those backends of ``tracking`` that can.
 
         To be called before verl logs the same step: W&B drops what comes for an earlier one.
@@ -79,8 +68,8 @@ class CreditTracker:
             return
         if step != self._step:
             self._step, self._numbers, self._samples = step, [], []
-        self._numbers.append(credit_numbers(credit))
-        self._samples = worst_of_groups([*self._samples, *worst_samples(rows, rollouts, credit, table)])
+        self._numbers.append(credit_numbers(batch.credit))
+        self._samples = worst_of_groups([*self._samples, *worst_samples(batch)])
         if mini_batch == self.mini_batches - 1:
             self._write(tracking, step)
 

@@ -12,9 +12,9 @@ from verl.utils.torch_dtypes import PrecisionType
 from verl.workers.config import HFModelConfig, RolloutConfig
 from verl.workers.rollout.replica import TokenOutput
 
-from rredcot_plugin.integrations.verl_cpu.batching import Batcher
-from rredcot_plugin.integrations.verl_cpu.generation import Generation, Request, generate_batch
-from rredcot_plugin.integrations.verl_cpu.sampling import Sampling, request_uniforms, token_budget
+from rredcot_plugin.integrations.cpu.batching import Batcher
+from rredcot_plugin.integrations.cpu.generation import Generation, Request, generate_batch
+from rredcot_plugin.integrations.cpu.sampling import Sampling, request_uniforms, token_budget
 from rredcot_plugin.integrations.verl_cpu.weight_update import WeightUpdate
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rredcot_plugin.integrations.verl_cpu.sampling import Sampling, choose_tokens, processed_log_probs
+from rredcot_plugin.integrations.cpu.sampling import Sampling, choose_tokens, processed_log_probs
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,49 @@
+"""The arguments and options of `rredcot plan`: types and sentences; `plan` has the defaults."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rredcot_plugin.planning.gpus import GPUS
+
+Model = Annotated[
+    str,
+    typer.Option(help="Name on the hub (known here, or in the local cache), or a folder with a config.json."),
+]
+Gpus = Annotated[int, typer.Option(help="GPUs; actor and rollout share them (colocated).")]
+GpuName = Annotated[str, typer.Option(help=f"{', '.join(GPUS)}: peak rate and memory.")]
+Tflops = Annotated[float | None, typer.Option(help="Peak 10^12 bf16 operations/s of a GPU, in place of --gpu's.")]
+GpuGb = Annotated[float | None, typer.Option(help="Memory of a GPU in GB, in place of --gpu's.")]
+Prompts = Annotated[int, typer.Option(help="Prompts a step.")]
+Rollouts = Annotated[int, typer.Option(help="Responses a prompt: the group.")]
+PromptLength = Annotated[int, typer.Option(help="Mean tokens of a prompt.")]
+ResponseLength = Annotated[int, typer.Option(help="Mean tokens of a response.")]
+Segments = Annotated[int, typer.Option(help="Mean segments of a response.")]
+Proposals = Annotated[int, typer.Option(help="Mean answers that are probed at a boundary.")]
+ProbeTokens = Annotated[int, typer.Option(help="Mean tokens of a probe.")]
+Backend = Annotated[str, typer.Option(help="cached, packed or batched.")]
+Estimator = Annotated[
+    str,
+    typer.Option(help="support (probes), confidence (no probes), monte_carlo (continuations) or none (GRPO)."),
+]
+Preset = Annotated[str | None, typer.Option(help="Take the estimator of this preset (`rredcot list --presets`).")]
+Samples = Annotated[int, typer.Option(help="Continuations a boundary with monte_carlo.")]
+Mfu = Annotated[float, typer.Option(help="Share of the peak in forward and backward: assumed.")]
+DecodeTokensPerSecond = Annotated[
+    float, typer.Option(help="Generated tokens/s of one GPU, all its sequences together: assumed.")
+]
+TransferGbPerSecond = Annotated[float, typer.Option(help="GB/s between the driver and TransferQueue: assumed.")]
+TensorParallel = Annotated[int, typer.Option(help="GPUs that share a rollout replica.")]
+Recompute = Annotated[
+    bool, typer.Option(help="Compute layers again in the backward (verl's gradient checkpointing).")
+]
+CreditWorkers = Annotated[
+    int,
+    typer.Option(
+        help="Cores of the driver's node that share credit and planning of a big step (algorithm.rredcot."
+        "credit_workers; auto takes half of the node's, 32 at most); 0 for none."
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON with every number instead of tables.")]

@@ -1,0 +1,23 @@
+"""``credit_weight``: take the luck of later segments out of the advantage of earlier ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+
+def later_surprises(surprises: Float[Tensor, "B S"]) -> Float[Tensor, "B S"]:
+    """Σ_{l>k} h_l of every segment k, of surprises h in reward units that are 0 in the padding.
+
+    Â_k = R − b − c·Σ_{l>k} h_l has the expectation of R − b for every c where E[h_l | s_l] = 0, s_l being the state where
+    segment l starts: each h_l is a control variate of what happens after segment k.
+    Source: trajectory-wise control variates (arXiv 1908.03263).
+
+    >>> import torch
+    >>> later_surprises(torch.tensor([[1.0, 2.0, 4.0, 0.0]]))
+    tensor([[6., 4., 0., 0.]])
+    """
+    return surprises.flip(1).cumsum(1).flip(1) - surprises

@@ -1,0 +1,146 @@
+"""Runs after ``openrlhf.trainer.ray.ppo_actor``: a policy actor whose log-prob pass also answers probes.
+
+The class is OpenRLHF's with one method extended; a pass that is asked for no probes goes through untouched.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import openrlhf.trainer.ray.ppo_actor as host
+import ray
+import torch
+
+from rredcot_plugin.probes import UnsupportedModelError, build_layout, capture_trunk, forward_probes
+from rredcot_plugin.probes.batched import forward_batched
+from rredcot_plugin.probes.capture import RowSpan
+from rredcot_plugin.probes.layout import ProbeSpec, row_spans_of, unpack
+from rredcot_plugin.probes.squares import sum_pi_squared
+
+logger = logging.getLogger(__name__)
+
+Base: Any = host.PolicyModelActor.__ray_metadata__.modified_class
+
+
+class RRedCoTPolicyActor(Base):
+    """``forward`` with ``probes``, a packed vector per row (``probes.layout.pack``), returns a dict."""
+
+    @torch.no_grad()
+    def forward(
+        self,
+        sequences: torch.Tensor,
+        action_mask: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        packed_seq_lens: Any = None,
+        mm_train_inputs_list: Any = None,
+        probes: list[torch.Tensor] | None = None,
+        probe_backend: str = "cached",
+        squares: bool = False,
+    ) -> Any:
+        """OpenRLHF's log-probs (B, T−1); with ``probes`` a dict with them under ``log_probs``, and beside them
+
+        ``answers``, the log-probs of each row's probes in nats, in their order; ``seconds`` that probes took beside the pass;
+        ``entropies`` in nats and, with ``squares``, ``sum_pi_squared`` of the distributions that actions were drawn from,
+        (B, T−1), 0 where there is no action.
+        """
+        given = (sequences, action_mask, attention_mask, packed_seq_lens, mm_train_inputs_list)
+        if probes is None:
+            return super().forward(*given)
+        assert attention_mask is not None and action_mask is not None
+        specs = [unpack(vector) for vector in probes]
+        lengths = attention_mask.sum(1).tolist()
+        rows = [sequences[row, :length].tolist() for row, length in enumerate(lengths)]
+        spans = row_spans_of(lengths) if self.actor.packing_samples else [(i, 0, n) for i, n in enumerate(lengths)]
+        found = self._cached(given, specs, rows, spans) if probe_backend == "cached" else None
+        log_probs, answers, seconds, logits = found or self._batched(given, specs, rows)
+        return {
+            "log_probs": log_probs,
+            "answers": list(answers.float().cpu().split([len(own) for own in specs])),
+            "seconds": seconds,
+            **signals(logits, spans, action_mask, squares=squares),
+        }
+
+    def _cached(
+        self, given: tuple, specs: list[list[ProbeSpec]], rows: list[list[int]], spans: Sequence[RowSpan]
+    ) -> Answered | None:
+        """The pass with keys and values kept, then one call for the probes; None where attention cannot be forked."""
+        module = self.actor.model.module
+        try:
+            with capture_trunk(module) as captured, _kept_logits(module) as kept:
+                log_probs = super().forward(*given)
+            start = _now()
+            with _evaluated(self.actor):
+                answers = forward_probes(
+                    module, captured, build_layout(specs, rows), spans, self.actor.temperature
+                )
+            return log_probs, answers, _now() - start, kept.output.logits
+        except UnsupportedModelError as error:
+            logger.warning("rredcot: probes of this model run as rows of their own (batched): %s", error)
+        return None
+
+    def _batched(self, given: tuple, specs: list[list[ProbeSpec]], rows: list[list[int]]) -> Answered:
+        """The pass, then every probe as a row of a plain forward."""
+        module = self.actor.model.module
+        with _kept_logits(module) as kept:
+            log_probs = super().forward(*given)
+        start, device = _now(), next(module.parameters()).device
+        with _evaluated(self.actor):
+            answers = forward_batched(module, specs, rows, self.actor.temperature, device=device)
+        return log_probs, answers, _now() - start, kept.output.logits
+
+
+Answered = tuple[torch.Tensor, torch.Tensor, float, torch.Tensor]
+"""Log-probs of the pass and of the probes, the seconds of the latter, the logits of the pass."""
+
+
+def signals(
+    logits: torch.Tensor, spans: Sequence[RowSpan], action_mask: torch.Tensor, *, squares: bool
+) -> dict[str, torch.Tensor]:
+    """Entropies and, if asked for, Σ_v π_v² of the actions, one row at a time, from logits at the temperature of the pass."""
+    mask = action_mask.bool().cpu()
+    found = {"entropies": torch.zeros(mask.shape)} | (
+        {"sum_pi_squared": torch.zeros(mask.shape)} if squares else {}
+    )
+    for number, (row, first, _) in enumerate(spans):
+        at = mask[number].nonzero()[:, 0]
+        own = logits[row, (first + at).to(logits.device)].float()
+        log_probs = own.log_softmax(-1)
+        found["entropies"][number, at] = -(log_probs.exp() * log_probs).sum(-1).cpu()
+        if squares:
+            found["sum_pi_squared"][number, at] = sum_pi_squared(own, own.new_ones(len(own))).cpu()
+    return found
+
+
+@contextmanager
+def _kept_logits(module: Any) -> Iterator[SimpleNamespace]:
+    """What the model returns last while this is open, which OpenRLHF scales by the temperature in its place."""
+    kept = SimpleNamespace(output=None)
+    handle = module.register_forward_hook(lambda module, inputs, output: setattr(kept, "output", output))
+    try:
+        yield kept
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def _evaluated(actor: Any) -> Iterator[None]:
+    """While this is open the actor is in evaluation mode; OpenRLHF leaves it in training mode after its own pass."""
+    actor.eval()
+    try:
+        yield
+    finally:
+        actor.train()
+
+
+def _now() -> float:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+host.PolicyModelActor = ray.remote(num_gpus=1)(RRedCoTPolicyActor)

@@ -1,0 +1,1 @@
+"""Of flash-attn."""

@@ -1,0 +1,5 @@
+"""A prompt as tokens."""
+
+
+class TokensPrompt(dict):
+    """``prompt_token_ids``."""

@@ -1,0 +1,7 @@
+"""Names of requests."""
+
+import uuid
+
+
+def random_uuid() -> str:
+    return uuid.uuid4().hex

@@ -1,0 +1,193 @@
+"""Penalties, signals, critics and sessions in a step of the runner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from verl.trainer.ppo import core_algos
+
+from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
+from rredcot_plugin.integrations.verl import transfer_fields
+from rredcot_plugin.integrations.verl.settings import read_settings
+from tests.contract.memory import (
+    PARTITION,
+    MemoryQueue,
+    assert_credited,
+    expected,
+    key_of,
+    lay_down,
+    make_trainer,
+    step,
+)
+from tests.contract.runner_steps import (
+    NEWLINE,
+    config,
+    queue,  # noqa: F401  fixtures
+)
+from tests.contract.test_verl_options import verl_config
+from tests.unit.test_group_work import bare_rows
+
+
+def test_a_kl_penalty_stays_on_its_tokens(queue: MemoryQueue) -> None:
+    rows = bare_rows()
+    controller = core_algos.get_kl_controller(verl_config().algorithm.kl_ctrl)
+    trainer = make_trainer(queue, NEWLINE, "algorithm.use_kl_in_reward=True", kl_ctrl_in_reward=controller)
+    controller.value = 0.5
+    batch, metrics = lay_down(queue, rows), {}
+    trainer._compute_old_log_prob(batch, metrics)
+    penalties = torch.zeros(rows.rollouts.rewards.shape)
+    for row, length in enumerate(rows.lengths):
+        stored = queue.rows[PARTITION, key_of(rows, row)]
+        kl = torch.arange(length) % 4 / 8.0
+        stored["ref_log_prob"] = stored["old_log_probs"] - kl
+        penalties[row, :length] = -0.5 * kl * rows.rollouts.response_mask[row, :length]
+    for key in batch.keys:
+        queue.rows[PARTITION, key].setdefault("ref_log_prob", queue.rows[PARTITION, key]["old_log_probs"])
+    trainer._compute_advantage(batch, metrics)
+    found = {key: queue.rows[PARTITION, key]["advantages"] for key in batch.keys}
+    rewards = rows.rollouts.rewards + penalties
+    credit, _ = expected(rows, config(), rewards=rewards, penalties=penalties)
+    assert_credited(found, rows, credit)
+    spread, _ = expected(rows, config(), rewards=rewards)
+    assert not torch.allclose(spread.advantages, credit.advantages, atol=1e-2), "as if it were part of the outcome"
+
+
+def test_signals_are_the_actors_and_keep_their_names(queue: MemoryQueue) -> None:
+    rows = bare_rows()
+    trainer = make_trainer(queue, {**NEWLINE, "value_estimator": "confidence", "baseline": "value"})
+    found = step(trainer, lay_down(queue, rows))
+    own = config(value_estimator="confidence", baseline="value")
+    credit, _ = expected(rows, own)
+    assert_credited(found, rows, credit)
+    before = rows.rollouts.log_probs
+    others, _ = expected(rows, own, log_probs=before)
+    assert not torch.allclose(others.advantages, credit.advantages, atol=1e-3), "those of the rollout engine"
+
+
+@pytest.mark.parametrize("options", [{}, {"segmenter": "none"}, {"value_estimator": "confidence"}])
+def test_squares_are_asked_of_the_pass_and_measured_from(queue: MemoryQueue, options: dict[str, Any]) -> None:
+    rows, options = bare_rows(), {"baseline": "token", **options}
+    trainer = make_trainer(queue, {**NEWLINE, **options})
+    batch = lay_down(queue, rows)
+    found = step(trainer, batch)
+    assert trainer.actor_rollout_wg.infos[0][transfer_fields.SQUARES] is True
+    assert transfer_fields.SQUARES not in batch.extra_info, "later passes would sum squares again"
+    squares = torch.zeros(rows.rollouts.rewards.shape)
+    for row, length in enumerate(rows.lengths):
+        squares[row, :length] = queue.rows[PARTITION, key_of(rows, row)][transfer_fields.SUM_PI_SQUARED]
+    credit, _ = expected(rows, config(**options), sum_pi_squared=squares)
+    assert_credited(found, rows, credit)
+    plain, _ = expected(rows, config(**{**options, "baseline": "trace"}))
+    assert not torch.allclose(plain.advantages, credit.advantages, atol=1e-2)
+
+
+def test_squares_are_not_asked_for_in_vain(queue: MemoryQueue) -> None:
+    trainer = make_trainer(queue, NEWLINE)
+    step(trainer, lay_down(queue, bare_rows()))
+    assert transfer_fields.SQUARES not in trainer.actor_rollout_wg.infos[0]
+
+
+def test_a_critics_values_are_read_where_they_belong(queue: MemoryQueue) -> None:
+    rows = bare_rows()
+    trainer = make_trainer(queue, NEWLINE, "algorithm.adv_estimator=rredcot_ppo", use_critic=True)
+    batch, values = lay_down(queue, rows), torch.zeros(rows.rollouts.rewards.shape)
+    trainer._compute_old_log_prob(batch, {})
+    for key in batch.keys:
+        stored = queue.rows[PARTITION, key]
+        stored["values"] = (stored["responses"] % 7).float() / 7
+    for row, length in enumerate(rows.lengths):
+        values[row, :length] = queue.rows[PARTITION, key_of(rows, row)]["values"]
+    trainer._compute_advantage(batch, {})
+    own = read_settings(trainer.config)
+    credit, _ = expected(rows, own, token_scores={"critic": values})
+    assert_credited({key: queue.rows[PARTITION, key]["advantages"] for key in batch.keys}, rows, credit)
+    for row, length in enumerate(rows.lengths):
+        returns = queue.rows[PARTITION, key_of(rows, row)]["returns"]
+        assert torch.allclose(returns, credit.returns[row, :length], atol=1e-5), "what the critic is to learn"
+
+
+def test_attribution_is_asked_of_every_row_and_read_by_its_own(queue: MemoryQueue) -> None:
+    rows = bare_rows()
+    options = {**NEWLINE, "value_estimator": "attention", "lam": 0.9}
+    trainer = make_trainer(queue, options)
+    batch = lay_down(queue, rows)
+    found = step(trainer, batch)
+    _, segments = expected(rows, config())
+    scores = torch.zeros(rows.rollouts.rewards.shape)
+    for row, length in enumerate(rows.lengths):
+        stored = queue.rows[PARTITION, key_of(rows, row)]
+        scores[row, :length] = stored[transfer_fields.SCORES["attention"]]
+        count = int(segments.num_segments[row])
+        first = int((segments.segment_ids[row] == count - 1).float().argmax())
+        assert int(stored[transfer_fields.ANSWER_START]) == (len(rows.prompts[row]) + first if count > 1 else -1)
+    assert all(int(queue.rows[PARTITION, f"pad_{i}_0"][transfer_fields.ANSWER_START]) == -1 for i in range(3))
+    own = config(value_estimator="attention", lam=0.9)
+    credit, _ = expected(rows, own, token_scores={"attention": scores})
+    assert_credited(found, rows, credit)
+    assert transfer_fields.ATTRIBUTION not in batch.extra_info
+
+
+def test_squares_of_probabilities_are_asked_for_and_read_by_row(queue: MemoryQueue) -> None:
+    rows = bare_rows()
+    trainer = make_trainer(queue, {"segmenter": "none", "baseline": "token"})
+    batch = lay_down(queue, rows)
+    found = step(trainer, batch)
+    squares = torch.zeros(rows.rollouts.rewards.shape)
+    for row, length in enumerate(rows.lengths):
+        squares[row, :length] = queue.rows[PARTITION, key_of(rows, row)][transfer_fields.SUM_PI_SQUARED]
+    credit, _ = expected(rows, config(segmenter="none", baseline="token"), sum_pi_squared=squares)
+    assert_credited(found, rows, credit)
+    assert transfer_fields.SQUARES not in batch.extra_info
+
+
+def test_earlier_outputs_of_a_session_share_and_do_not_count(queue: MemoryQueue) -> None:
+    """Ten outputs before the last one of row 5: as text, its number 10 comes before 9."""
+    rows = bare_rows()
+    trainer = make_trainer(queue, NEWLINE)
+    found = step(trainer, lay_down(queue, rows, earlier={5: 10, 7: 1}))
+    credit, _ = expected(rows, config())
+    assert_credited(found, rows, credit, row_5=10, row_7=1)
+    for row, count in ((5, 10), (7, 1)):
+        session = key_of(rows, row)[:-2]
+        first = int(rows.rollouts.response_mask[row].float().argmax())
+        for output in range(count):
+            stored = queue.rows[PARTITION, f"{session}_{output}"]
+            wanted = credit.advantages[row, first] * stored["response_mask"]
+            assert torch.allclose(found[f"{session}_{output}"], wanted, atol=1e-5)
+
+
+REJECTION = (
+    "algorithm.rollout_correction.rollout_rs=seq_mean_k1",
+    "algorithm.rollout_correction.rollout_rs_threshold=0.5_2.0",
+)
+
+
+def rejected(
+    queue: MemoryQueue, mode: str, options: dict[str, Any], rows: PromptedRollouts
+) -> dict[str, torch.Tensor]:
+    """A step whose rollout correction rejects the last output of the session of row 2, and nothing else."""
+    trainer = make_trainer(queue, options, *REJECTION, f"algorithm.adv_estimator={mode}")
+    batch = lay_down(queue, rows, earlier={2: 2, 6: 1})
+    trainer._compute_old_log_prob(batch, {})
+    last = f"{key_of(rows, 2)[:-2]}_2"
+    for key in batch.keys:
+        stored = queue.rows[PARTITION, key]
+        shift = 3.0 if key == last else 0.0
+        stored["rollout_log_probs"] = stored["old_log_probs"] - shift
+    trainer._compute_advantage(batch, {})
+    assert not queue.rows[PARTITION, last]["response_mask"].any()
+    return {key: queue.rows[PARTITION, key]["advantages"] for key in batch.keys}
+
+
+def test_a_rejected_last_output_earns_its_session_nothing_as_in_verls_grpo(queue: MemoryQueue) -> None:
+    rows = bare_rows()
+    ours = rejected(queue, "rredcot", {"segmenter": "none"}, rows)
+    grpo = rejected(queue, "grpo", {}, rows)
+    session = key_of(rows, 2)[:-2]
+    assert [float(grpo[f"{session}_{output}"].abs().max()) for output in range(3)] == [0.0, 0.0, 0.0]
+    for key, advantages in grpo.items():
+        assert torch.allclose(ours[key], advantages, atol=1e-5), key
+    segments = rejected(queue, "rredcot", NEWLINE, rows)
+    assert [float(segments[f"{session}_{output}"].abs().max()) for output in range(3)] == [0.0, 0.0, 0.0]

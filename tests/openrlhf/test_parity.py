@@ -1,0 +1,143 @@
+"""With one segment a trace the advantages are OpenRLHF's own; with several, what must hold of any credit."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from rredcot_plugin.credit.redistribution import mean_per_segment, sum_per_segment
+from rredcot_plugin.integrations import openrlhf_cpu
+from rredcot_plugin.integrations.openrlhf import OPTIONS
+from rredcot_plugin.integrations.openrlhf.rows import response_numbers
+from rredcot_plugin.tiny import CHECKPOINT
+from tests.openrlhf.experiences import GROUP, arguments, experiences
+
+openrlhf_cpu.activate()
+
+WHOLE = {"segmenter": "none", "calibrate": "none", "baseline": "value"}
+SCALES = [("group_norm", "group_std", 1.0), ("dr_grpo", "none", 1.0), ("rloo", "none", (GROUP - 1) / GROUP)]
+"""OpenRLHF's estimator, our scale, and ours over theirs: leave-one-out differs from the mean by a factor."""
+
+
+@pytest.fixture(scope="module")
+def host() -> Any:
+    module = importlib.import_module("openrlhf.trainer.ppo_trainer")
+    experience = importlib.import_module("openrlhf.trainer.ppo_utils.experience")
+    return SimpleNamespace(Stock=module.RemoteExperienceMaker, Experience=experience.Experience)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(CHECKPOINT)
+
+
+def build(cls: Any, estimator: str, tokenizer: Any, coefficient: float = 0.0) -> Any:
+    strategy = SimpleNamespace(args=arguments(estimator))
+    return cls(None, None, None, None, SimpleNamespace(value=coefficient), strategy, tokenizer)
+
+
+def ours(
+    host: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], coefficient: float = 0.0
+):
+    monkeypatch.setenv(OPTIONS, json.dumps(options))
+    module = importlib.import_module("rredcot_plugin.integrations.openrlhf.maker")
+    return build(module.RRedCoTExperienceMaker, "group_norm", tokenizer, coefficient)
+
+
+def credited(maker: Any, batch: list[Any]) -> list[Any]:
+    """What is left of a step without the model: planned, then credited."""
+    maker.step = maker._planned(batch)
+    return maker.compute_advantages_and_returns(batch)
+
+
+@pytest.mark.parametrize(("theirs", "scale", "factor"), SCALES)
+def test_one_segment_is_their_own_estimator(
+    host: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch, theirs: str, scale: str, factor: float
+) -> None:
+    own = credited(ours(host, tokenizer, monkeypatch, {**WHOLE, "scale": scale}), experiences(host))
+    stock = build(host.Stock, theirs, tokenizer).compute_advantages_and_returns(experiences(host))
+    largest = 0.0
+    for mine, other in zip(own, stock, strict=True):
+        expected = factor * other.advantages * other.action_mask
+        largest = max(largest, float(expected.abs().max()))
+        torch.testing.assert_close(mine.advantages, expected, rtol=0, atol=1e-6)
+        torch.testing.assert_close(mine.returns, expected, rtol=0, atol=1e-6)
+    assert largest > 0.3  # there was something to compare
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"preset": "exact"}, {"preset": "lean"}, {"segmenter": "fixed", "lam": 0.5}]
+)
+def test_masked_tokens_and_prompts_get_nothing(
+    host: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    found = credited(ours(host, tokenizer, monkeypatch, options), experiences(host))
+    assert max(float(own.advantages.abs().max()) for own in found) > 0.0
+    for own in found:
+        assert own.advantages.shape == own.action_log_probs.shape
+        assert bool(torch.isfinite(own.advantages).all())
+        assert float((own.advantages * (1 - own.action_mask)).abs().max()) == 0.0
+        assert own.info["rredcot/credit/return_error/max"].shape == (len(own.sequences),)
+        assert float(own.info["rredcot/credit/return_error/max"].max()) < 1e-5
+
+
+def test_order_and_batches_do_not_matter(host: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = credited(ours(host, tokenizer, monkeypatch, {}), experiences(host))
+    batch = experiences(host)
+    second = credited(ours(host, tokenizer, monkeypatch, {}), batch[::-1])[::-1]
+    for one, other in zip(first, second, strict=True):
+        torch.testing.assert_close(one.advantages, other.advantages, rtol=0, atol=2e-6)
+
+
+def test_the_kl_penalty_stays_in_its_segment(host: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At λ = 1, with values that do not change, a segment's advantage differs from the next one's by its own penalty."""
+    options = {**WHOLE, "segmenter": "fixed", "segmenter_kwargs": {"tokens": 4}, "scale": "none"}
+    maker, batch = ours(host, tokenizer, monkeypatch, options, 0.1), experiences(host, kl=1.0)
+    maker.step = step = maker._planned(batch)
+    given = [own.kl for own in batch]
+    maker.compute_advantages_and_returns(batch)
+    advantages = response_numbers([own.advantages for own in batch], step.places)
+    penalties = sum_per_segment(-0.1 * response_numbers(given, step.places), step.segments)
+    own = mean_per_segment(advantages, step.segments)
+    both = step.segments.exists[:, 1:]
+    assert int(both.sum()) > 20
+    torch.testing.assert_close((own[:, :-1] - own[:, 1:])[both], penalties[:, :-1][both], rtol=0, atol=1e-5)
+
+
+def test_the_fit_goes_into_checkpoints_and_back(
+    host: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    maker = ours(host, tokenizer, monkeypatch, {})
+    credited(maker, experiences(host))
+    module = importlib.import_module("rredcot_plugin.integrations.openrlhf.maker")
+    saved = module.with_fit(SimpleNamespace(experience_maker=maker), {"global_step": 3})
+    assert saved["global_step"] == 3
+    fresh = ours(host, tokenizer, monkeypatch, {})
+    fresh.calibrator.load_state_dict(saved[module.STATE])
+    one, other = (credited(own, experiences(host, seed=1)) for own in (maker, fresh))
+    for mine, theirs in zip(one, other, strict=True):
+        assert torch.equal(mine.advantages, theirs.advantages)
+
+
+def test_what_does_not_go_together_is_named(host: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rredcot_plugin.integrations.openrlhf.settings import follow, read_settings
+
+    args = arguments("group_norm")
+    args.reward.clip_range = (-1, 1)
+    with pytest.raises(ValueError, match=r"--reward.clip_range -1 1"):
+        follow(read_settings({}), args)
+    args = arguments("group_norm")
+    args.ds.ring_attn_size = 2
+    with pytest.raises(ValueError, match=r"--ds.ring_attn_size 2.*confidence"):
+        follow(read_settings({}), args)
+    assert dataclasses.is_dataclass(follow(read_settings({"value_estimator": "confidence"}), args))
+    with pytest.raises(ValueError, match=r"--algo.rredcot.value_estimator monte_carlo"):
+        read_settings({"value_estimator": "monte_carlo"})

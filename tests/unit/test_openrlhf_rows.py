@@ -1,0 +1,106 @@
+"""OpenRLHF's experiences as rollouts, and its command line; neither needs OpenRLHF."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from rredcot_plugin.integrations.openrlhf.arguments import split_arguments
+from rredcot_plugin.integrations.openrlhf.rows import (
+    places_of,
+    read_rows,
+    response_numbers,
+    right_answer,
+    write_tokens,
+)
+from rredcot_plugin.integrations.openrlhf.train import main
+
+
+def experience(**changed: object) -> SimpleNamespace:
+    """Two rows: a prompt of two tokens and three actions; a prompt of one, an action, what a tool said, an action. A third
+    has no action."""
+    fields = {
+        "sequences": torch.tensor([[1, 2, 3, 4, 5, 0], [1, 2, 3, 4, 0, 0], [1, 2, 3, 0, 0, 0]]),
+        "attention_mask": torch.tensor([[1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 0, 0], [1, 1, 1, 0, 0, 0]]),
+        "action_mask": torch.tensor([[0, 1, 1, 1, 0], [1, 0, 1, 0, 0], [0, 0, 0, 0, 0]]),
+        "action_log_probs": torch.tensor([[0, -1, -2, -3, 0], [-4, 0, -5, 0, 0], [0, 0, 0, 0, 0.0]]),
+        "rewards": torch.tensor([1.0, 0.5, 7.0]),
+        "index": [0, 1, 2],
+        "labels": ["7", '{"answer": "8"}', "9"],
+    }
+    return SimpleNamespace(**{**fields, **changed})
+
+
+def test_rows_have_their_tokens_masks_and_rewards() -> None:
+    given = [experience(), experience(index=[3, 4, 5])]
+    rows = read_rows(given, places_of(given), group_size=2)
+    assert [prompt.tolist() for prompt in rows.prompts[:3]] == [[1, 2], [1], [1, 2, 3]]
+    assert rows.lengths == [3, 3, 0] * 2
+    rollouts = rows.rollouts
+    assert rows.token_ids[:2].tolist() == [[3, 4, 5], [2, 3, 4]]
+    assert rollouts.response_mask[:3].tolist() == [[True] * 3, [True, False, True], [False] * 3]
+    assert rollouts.rewards[:3].tolist() == [
+        [0, 0, 1],
+        [0, 0, 0.5],
+        [0, 0, 0],
+    ]  # nothing earns the third one's reward
+    assert list(rollouts.group_ids) == ["0", "0", "1", "1", "2", "2"]
+    assert list(rollouts.ground_truths or []) == ["7", "8", "9"] * 2
+
+
+def test_numbers_come_from_responses_and_go_back_there() -> None:
+    given = [experience()]
+    places = places_of(given)
+    numbers = response_numbers([given[0].action_log_probs], places)
+    assert numbers.tolist() == [[-1, -2, -3], [-4, 0, -5], [0, 0, 0]]
+    write_tokens(given, places, "advantages", numbers)
+    assert torch.equal(given[0].advantages, given[0].action_log_probs)
+
+
+def test_rewards_that_are_not_there_yet_are_named() -> None:
+    given = [experience(rewards=None)]
+    with pytest.raises(ValueError, match="rewards: expected them before the log-prob pass"):
+        read_rows(given, places_of(given), 3)
+
+
+@pytest.mark.parametrize(("label", "answer"), [("[1, 2]", "[1, 2]"), ('{"x": 1}', None), ("{", "{"), (None, None)])
+def test_right_answers(label: str | None, answer: str | None) -> None:
+    assert right_answer(label) == answer
+
+
+def test_other_estimators_are_left_alone() -> None:
+    words = ["--algo.advantage.estimator", "rloo", "--train.batch_size=64", "--data.apply_chat_template"]
+    assert split_arguments(words).host == words
+    assert split_arguments(words).options is None
+
+
+def test_options_are_yaml_and_may_be_nested() -> None:
+    words = ["--a", "1", "--algo.rredcot.lam=0.5", "--algo.advantage.estimator=rredcot"]
+    words += ["--algo.rredcot.value_kwargs.max_proposals", "2", "--algo.rredcot.leave_one_out", "false"]
+    found = split_arguments(words)
+    assert found.host == ["--a", "1", "--algo.advantage.estimator", "group_norm"]
+    assert found.options == {"lam": 0.5, "value_kwargs": {"max_proposals": 2}, "leave_one_out": False}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--algo.rredcot.lam", "1"], "--algo.rredcot.lam: needs --algo.advantage.estimator rredcot, got none"),
+        (["--algo.advantage.estimator", "rredcot", "--algo.rredcot.lam"], "--algo.rredcot.lam: expected a value"),
+        (["--algo.advantage.estimator", "red"], "only rredcot runs in OpenRLHF so far"),
+    ],
+)
+def test_what_does_not_go_together_is_named(words: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        split_arguments(words)
+
+
+def test_without_openrlhf_it_says_what_to_install(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--algo.advantage.estimator", "rredcot"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == (
+        "error: openrlhf is not installed in this environment: it needs openrlhf==0.11.2\n"
+    )
