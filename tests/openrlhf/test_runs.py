@@ -64,12 +64,14 @@ def numbers(log: str, name: str) -> list[float]:
 
 @pytest.mark.parametrize("estimator", ["rredcot", "group_norm"])
 def test_it_learns(tmp_path: Path, estimator: str) -> None:
-    log = run(tmp_path, "--algo.advantage.estimator", estimator)
+    """The same eight questions sixteen times over: what a step of them is worth stands out of the noise of sampling."""
+    words = ("--algo.advantage.estimator", estimator, "--data.max_samples", "8")
+    log = run(tmp_path, *words, "--train.num_episodes", "16")
     rewards = numbers(log, "rollout/reward_mean")
-    assert len(rewards) == 32
-    assert sum(rewards[16:]) / 16 > sum(rewards[:16]) / 16
+    assert len(rewards) == 16
+    assert sum(rewards[8:]) / 8 > sum(rewards[:4]) / 4 + 0.05
     errors = numbers(log, "rredcot/credit/return_error/max")
-    assert len(errors) == (32 if estimator == "rredcot" else 0)
+    assert len(errors) == (16 if estimator == "rredcot" else 0)
     assert all(error < 1e-5 for error in errors)
     assert max(map(abs, numbers(log, "vllm_kl"))) < 1e-4  # the engine has the weights that trained
 
