@@ -13,6 +13,7 @@ from rredcot_plugin.commands.dry_run import dry_run
 from rredcot_plugin.commands.explain import explain
 from rredcot_plugin.commands.filter import filter_rollouts
 from rredcot_plugin.commands.names import list_names
+from rredcot_plugin.commands.openrlhf import ANYTHING, openrlhf
 from rredcot_plugin.commands.plan import plan
 from rredcot_plugin.commands.recipe import recipe
 from rredcot_plugin.commands.report import report
@@ -20,7 +21,7 @@ from rredcot_plugin.commands.score import score
 
 app = typer.Typer(
     name="rredcot",
-    help="Segment-level credit assignment for reasoning models, as a plugin for verl.",
+    help="Segment-level credit assignment for reasoning models, for verl and OpenRLHF.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -40,7 +41,7 @@ def common(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Segment-level credit assignment for reasoning models, as a plugin for verl."""
+    """Segment-level credit assignment for reasoning models, for verl and OpenRLHF."""
 
 
 app.command("doctor")(doctor)
@@ -51,5 +52,6 @@ app.command("filter")(filter_rollouts)
 app.command("dry-run")(dry_run)
 app.command("report")(report)
 app.command("plan")(plan)
+app.command("openrlhf", context_settings=ANYTHING)(openrlhf)
 app.command("explain")(explain)
 app.add_typer(recipe, name="recipe")

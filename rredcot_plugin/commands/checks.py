@@ -18,6 +18,7 @@ Status = Literal["ok", "failed", "note"]
 PLUGIN = "rredcot"
 GROUP = "verl.plugins"
 INSTALL = "pip install 'rredcot[verl]'"
+INSTALL_OPENRLHF = "docs/guides/openrlhf.md says how to install it"
 IMPORT_SECONDS = 300
 
 PACKAGES: dict[str, tuple[str, ...]] = {
@@ -28,6 +29,15 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "ray": (),
 }
 """Distribution -> the releases that are supported (prefixes of the version); none for any."""
+
+OPENRLHF_PACKAGES: dict[str, tuple[str, ...]] = {
+    "torch": (),
+    "transformers": ("5.15",),
+    "openrlhf": ("0.11.2",),
+    "deepspeed": (),
+    "ray": (),
+}
+"""The same where OpenRLHF is the trainer."""
 
 
 @dataclass(frozen=True)
@@ -46,15 +56,15 @@ def check_python() -> Check:
     return Check("Python", "ok" if fine else "failed", found, "" if fine else "use Python 3.11 or later")
 
 
-def check_package(name: str, supported: Sequence[str]) -> Check:
+def check_package(name: str, supported: Sequence[str], way_out: str = INSTALL) -> Check:
     """Installed, and of a supported release."""
     try:
         found = version(name)
     except PackageNotFoundError:
-        return Check(name, "failed", "not installed", INSTALL)
+        return Check(name, "failed", "not installed", way_out)
     if not supported or any(f"{found}.".startswith(f"{release}.") for release in supported):
         return Check(name, "ok", found)
-    return Check(name, "failed", f"{found}, supported is {' or '.join(supported)}", INSTALL)
+    return Check(name, "failed", f"{found}, supported is {' or '.join(supported)}", way_out)
 
 
 def check_sandbox() -> Check:
@@ -130,9 +140,45 @@ def _platform(state: Mapping[str, Any], asked: str) -> Check:
 
 
 def run_checks(environment: Mapping[str, str] = os.environ) -> list[Check]:
-    """All checks; what needs verl is left out where verl is absent or of another release."""
-    checks = [check_python(), *(check_package(name, supported) for name, supported in PACKAGES.items())]
+    """All checks of the trainers that are installed; those of verl where none is. What needs verl is left out where it is
+    of another release."""
+    checks = [check_python()]
+    if is_installed("openrlhf"):
+        checks += check_openrlhf(environment)
+    if is_installed("verl") or not is_installed("openrlhf"):
+        checks += check_verl(environment)
+    return [*checks, check_sandbox()]
+
+
+def is_installed(name: str) -> bool:
+    try:
+        version(name)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def check_verl(environment: Mapping[str, str]) -> list[Check]:
+    """Packages, the entry point, and what verl has registered."""
+    checks = [check_package(name, supported) for name, supported in PACKAGES.items()]
     checks.append(check_entry_point(environment))
     verl = next(check for check in checks if check.name == "verl")
-    inside = check_inside_verl(environment) if verl.status == "ok" else []
-    return [*checks, *inside, check_sandbox()]
+    return [*checks, *(check_inside_verl(environment) if verl.status == "ok" else [])]
+
+
+def check_openrlhf(environment: Mapping[str, str]) -> list[Check]:
+    """Packages, and whether there is something to train on."""
+    found = [check_package(*item, INSTALL_OPENRLHF) for item in OPENRLHF_PACKAGES.items()]
+    if environment.get("OPENRLHF_PLATFORM", "").strip().lower() == "cpu":
+        return [*found, Check("OpenRLHF's device", "ok", "the CPU (OPENRLHF_PLATFORM=cpu)")]
+    for name in ("flash-attn", "vllm"):
+        if not is_installed(name):
+            found.append(
+                Check(name, "note", "not installed", f"{INSTALL_OPENRLHF}; OPENRLHF_PLATFORM=cpu does without")
+            )
+    import torch
+
+    if torch.cuda.is_available():
+        return [*found, Check("OpenRLHF's device", "ok", f"{torch.cuda.device_count()} x cuda")]
+    way_out = "to train on this machine's CPU: export OPENRLHF_PLATFORM=cpu"
+    return [*found, Check("OpenRLHF's device", "note", "no accelerator", way_out)]

@@ -1,4 +1,4 @@
-"""`rredcot doctor`: is everything in place for training with verl?"""
+"""`rredcot doctor`: is everything in place for training?"""
 
 from __future__ import annotations
 
@@ -11,18 +11,26 @@ from rredcot_plugin.commands.checks import Check, run_checks
 
 MARKS = {"ok": Text("✓", style="green"), "failed": Text("✗", style="bold red"), "note": Text("·", style="yellow")}
 
+READY = {
+    "verl": "algorithm.adv_estimator=rredcot",
+    "openrlhf": "rredcot openrlhf --algo.advantage.estimator rredcot",
+}
+"""Name of a trainer's check -> what to write there."""
+
 
 def doctor() -> None:
-    """Check versions, the plugin inside verl, its configuration and devices; exit code 1 if something is off."""
+    """Check the trainer that is installed, verl or OpenRLHF, and devices; exit code 1 if something is off."""
     console = Console()
-    with console.status("importing verl in a process of its own …"):
+    with console.status("importing the trainer in a process of its own …"):
         checks = run_checks()
     console.print(checks_table(checks))
     failed = sum(check.status == "failed" for check in checks)
     if failed:
         console.print(f"{failed} of {len(checks)} checks failed", style="bold red")
         raise typer.Exit(1)
-    console.print("ready: algorithm.adv_estimator=rredcot", style="green", highlight=False)
+    for host, key in READY.items():
+        if any(check.name == host for check in checks):
+            console.print(f"ready: {key}", style="green", highlight=False)
 
 
 def checks_table(checks: list[Check]) -> Table:

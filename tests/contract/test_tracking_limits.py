@@ -16,8 +16,8 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils.tracking import Tracking
 
 import rredcot_plugin as rr
+from rredcot_plugin.adapter.dump import Dumper
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
-from rredcot_plugin.integrations.verl.dump import Dumper
 from rredcot_plugin.integrations.verl.runner import CreditRunner
 from rredcot_plugin.integrations.verl.tracker_payload import (
     credit_numbers,

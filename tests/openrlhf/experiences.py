@@ -12,17 +12,23 @@ GROUP, BATCH, ORDER = 4, 4, (3, 0, 5, 1, 4, 2)
 PROMPT = 10
 
 
-def arguments(estimator: str, **algo: Any) -> SimpleNamespace:
+def arguments(estimator: str, lam: float = 1.0) -> SimpleNamespace:
     """What ``hierarchize`` makes of a command line, as far as it is read."""
     space = SimpleNamespace
     return space(
         algo=space(
-            advantage=space(estimator=estimator, gamma=1.0, lambd=1.0, no_std_norm=False), kl=space(use_loss=False)
+            advantage=space(estimator=estimator, gamma=1.0, lambd=lam, no_std_norm=False), kl=space(use_loss=False)
         ),
         rollout=space(n_samples_per_prompt=GROUP, micro_batch_size=BATCH, max_new_tokens=40),
-        reward=space(clip_range=(-10, 10), overlong_buffer_len=None, stop_properly_penalty_coef=None),
-        ds=space(ring_attn_size=1, tensor_parallel_size=1),
-        train=space(dynamic_batch_enable=False),
+        reward=space(
+            clip_range=(-10, 10),
+            overlong_buffer_len=None,
+            stop_properly_penalty_coef=None,
+            remote_url=["reward.py"],
+            model_name_or_path=None,
+        ),
+        ds=space(ring_attn_size=1, tensor_parallel_size=1, packing_samples=False),
+        train=space(dynamic_batch_enable=False, agent_func_path=None),
     )
 
 
@@ -43,10 +49,11 @@ def experiences(host: Any, *, kl: float = 0.0, seed: int = 0) -> list[Any]:
         rewards = torch.randint(0, 2, (BATCH,), generator=generator).float()
         found.append(
             host.Experience(
-                sequences=torch.randint(20, 250, (BATCH, width), generator=generator),
+                sequences=torch.randint(20, 90, (BATCH, width), generator=generator),
                 attention_mask=attention,
                 action_mask=actions,
                 action_log_probs=-torch.rand(BATCH, width - 1, generator=generator) * actions,
+                values=torch.rand(BATCH, width - 1, generator=generator) * actions,
                 rewards=rewards,
                 index=list(range(BATCH * number, BATCH * (number + 1))),
                 labels=[json.dumps({"answer": "1"})] * BATCH,

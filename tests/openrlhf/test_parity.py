@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,13 +13,16 @@ import torch
 from rredcot_plugin.credit.redistribution import mean_per_segment, sum_per_segment
 from rredcot_plugin.integrations import openrlhf_cpu
 from rredcot_plugin.integrations.openrlhf import OPTIONS
-from rredcot_plugin.integrations.openrlhf.rows import response_numbers
+from rredcot_plugin.integrations.openrlhf.arguments import STANDS_FOR
+from rredcot_plugin.integrations.openrlhf.rows import places_of, response_numbers
+from rredcot_plugin.integrations.openrlhf.settings import follow, for_processes, read_settings
 from rredcot_plugin.tiny import CHECKPOINT
 from tests.openrlhf.experiences import GROUP, arguments, experiences
 
 openrlhf_cpu.activate()
 
 WHOLE = {"segmenter": "none", "calibrate": "none", "baseline": "value"}
+TOKENS = {"tokens": 1, "max_segments": 1000, "answer_markers": []}
 SCALES = [("group_norm", "group_std", 1.0), ("dr_grpo", "none", 1.0), ("rloo", "none", (GROUP - 1) / GROUP)]
 """OpenRLHF's estimator, our scale, and ours over theirs: leave-one-out differs from the mean by a factor."""
 
@@ -39,17 +41,33 @@ def tokenizer() -> Any:
     return AutoTokenizer.from_pretrained(CHECKPOINT)
 
 
-def build(cls: Any, estimator: str, tokenizer: Any, coefficient: float = 0.0) -> Any:
-    strategy = SimpleNamespace(args=arguments(estimator))
+def build(
+    cls: Any,
+    estimator: str,
+    tokenizer: Any,
+    coefficient: float = 0.0,
+    lam: float = 1.0,
+    *,
+    rewarded_by_model: bool = False,
+) -> Any:
+    strategy = SimpleNamespace(args=arguments(estimator, lam))
+    if rewarded_by_model:
+        strategy.args.reward.remote_url, strategy.args.reward.model_name_or_path = None, "a reward model"
     return cls(None, None, None, None, SimpleNamespace(value=coefficient), strategy, tokenizer)
 
 
 def ours(
-    host: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], coefficient: float = 0.0
-):
-    monkeypatch.setenv(OPTIONS, json.dumps(options))
+    host: Any,
+    tokenizer: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any],
+    coefficient: float = 0.0,
+    estimator: str = "rredcot",
+) -> Any:
+    monkeypatch.setenv(OPTIONS, for_processes(estimator, options))
     module = importlib.import_module("rredcot_plugin.integrations.openrlhf.maker")
-    return build(module.RRedCoTExperienceMaker, "group_norm", tokenizer, coefficient)
+    maker, theirs = module.RRedCoTExperienceMaker, STANDS_FOR[estimator]
+    return build(maker, theirs, tokenizer, coefficient, rewarded_by_model=estimator == "red")
 
 
 def credited(maker: Any, batch: list[Any]) -> list[Any]:
@@ -117,7 +135,7 @@ def test_the_fit_goes_into_checkpoints_and_back(
 ) -> None:
     maker = ours(host, tokenizer, monkeypatch, {})
     credited(maker, experiences(host))
-    module = importlib.import_module("rredcot_plugin.integrations.openrlhf.maker")
+    module = importlib.import_module("rredcot_plugin.integrations.openrlhf.trainer")
     saved = module.with_fit(SimpleNamespace(experience_maker=maker), {"global_step": 3})
     assert saved["global_step"] == 3
     fresh = ours(host, tokenizer, monkeypatch, {})
@@ -127,17 +145,75 @@ def test_the_fit_goes_into_checkpoints_and_back(
         assert torch.equal(mine.advantages, theirs.advantages)
 
 
-def test_what_does_not_go_together_is_named(host: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rredcot_plugin.integrations.openrlhf.settings import follow, read_settings
+@pytest.mark.parametrize("lam", [1.0, 0.9])
+def test_a_critic_at_every_token_is_their_gae(
+    host: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch, lam: float
+) -> None:
+    """Where an environment has spoken in between, theirs takes 0 for the value of its tokens, so λ = 1 alone agrees."""
+    every_token = {"segmenter": "fixed", "segmenter_kwargs": TOKENS, "lam": lam, "scale": "none"}
+    maker = ours(host, tokenizer, monkeypatch, every_token, 0.1, "rredcot_ppo")
+    own = credited(maker, experiences(host, kl=1.0))
+    stock = build(host.Stock, "gae", tokenizer, 0.1, lam)
+    theirs = stock.compute_advantages_and_returns(experiences(host, kl=1.0))
+    whole = slice(0 if lam == 1.0 else 1, None)
+    for mine, other in zip(own, theirs, strict=True):
+        expected = other.returns * other.action_mask
+        torch.testing.assert_close(mine.returns[whole], expected[whole], rtol=0, atol=1e-5)
+        gae = (mine.returns - mine.values) * mine.action_mask
+        torch.testing.assert_close(mine.advantages, gae, rtol=0, atol=1e-5)
 
+
+def test_red_reads_the_reward_model_before_each_token(
+    host: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At λ = 0 a token's advantage is what it adds to the score; the last one's is what the reward is above it."""
+    maker = ours(host, tokenizer, monkeypatch, {"lam": 0.0, "scale": "none"}, estimator="red")
+    batch = experiences(host)
+    places = places_of(batch)
+    generator = torch.Generator().manual_seed(3)
+    scores = [torch.rand(own.sequences.shape, generator=generator) for own in batch]
+    for own, said in zip(batch, scores, strict=True):
+        own.action_mask[:, places[0].first :] = own.attention_mask[:, 1 + places[0].first :]  # no environment here
+        own.rewards = said.gather(1, own.attention_mask.sum(1, keepdim=True) - 1)[:, 0]
+    maker.step = maker._planned(batch)
+    maker.step.scores = scores
+    maker.compute_advantages_and_returns(batch)
+    compared = 0
+    for own, said in zip(batch, scores, strict=True):
+        added = said[:, 1:] - said[:, :-1]
+        inner = own.action_mask.bool()
+        inner[:, : places[0].first + 1] = False  # the first token's value is that of the prompt, the group's mean
+        torch.testing.assert_close(own.advantages[inner], added[inner], rtol=0, atol=1e-5)
+        compared += int(inner.sum())
+    assert compared > 100
+
+
+def test_what_does_not_go_together_is_named(host: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     args = arguments("group_norm")
     args.reward.clip_range = (-1, 1)
     with pytest.raises(ValueError, match=r"--reward.clip_range -1 1"):
-        follow(read_settings({}), args)
+        follow(read_settings("rredcot", {}), args)
     args = arguments("group_norm")
     args.ds.ring_attn_size = 2
-    with pytest.raises(ValueError, match=r"--ds.ring_attn_size 2.*confidence"):
-        follow(read_settings({}), args)
-    assert dataclasses.is_dataclass(follow(read_settings({"value_estimator": "confidence"}), args))
+    with pytest.raises(ValueError, match=r"--ds.ring_attn_size 2: packs rows with flash-attn"):
+        follow(read_settings("rredcot", {}), args)
+    args.ds.ring_attn_size, args.ds.tensor_parallel_size = 1, 2
+    with pytest.raises(ValueError, match=r"--ds.tensor_parallel_size 2.*confidence"):
+        follow(read_settings("rredcot", {}), args)
+    assert dataclasses.is_dataclass(follow(read_settings("rredcot", {"value_estimator": "confidence"}), args))
     with pytest.raises(ValueError, match=r"--algo.rredcot.value_estimator monte_carlo"):
-        read_settings({"value_estimator": "monte_carlo"})
+        read_settings("rredcot", {"value_estimator": "monte_carlo"})
+    with pytest.raises(ValueError, match=r"value_estimator support.*rredcot_ppo takes its values from critic"):
+        read_settings("rredcot_ppo", {"value_estimator": "support"})
+    with pytest.raises(ValueError, match=r"--algo.rredcot.histogram_every.*leave it out"):
+        read_settings("rredcot", {"histogram_every": 3})
+    args = arguments("group_norm")
+    args.reward.remote_url = None
+    with pytest.raises(ValueError, match=r"--reward.remote_url: is not given.*confidence"):
+        follow(read_settings("rredcot", {}), args)
+    args.rollout.n_samples_per_prompt = 1
+    with pytest.raises(ValueError, match=r"--rollout.n_samples_per_prompt 1: .*rredcot_ppo"):
+        follow(read_settings("rredcot", {"preset": "lean"}), args)
+    assert dataclasses.is_dataclass(follow(read_settings("rredcot_ppo", {}), args))
+    with pytest.raises(ValueError, match=r"--reward.model_name_or_path None.*give its path"):
+        follow(read_settings("red", {}), arguments("group_norm"))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from transformers import AutoModelForSequenceClassification
 
 from rredcot_plugin.tiny import CHECKPOINT
 
@@ -28,8 +31,8 @@ FLAGS = f"""
 """
 
 
-def run(folder: Path, *words: str) -> str:
-    """Standard output and error of a run; it must end well."""
+def run(folder: Path, *words: str, without: str | None = None, code: int = 0) -> str:
+    """Standard output and error of a run, which must end with ``code``; ``without`` one of ``FLAGS`` and its value."""
     environment = {
         **os.environ,
         "OPENRLHF_PLATFORM": "cpu",
@@ -42,7 +45,10 @@ def run(folder: Path, *words: str) -> str:
         "RAY_prestart_worker_first_driver": "0",
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
-    command = [sys.executable, "-m", "rredcot_plugin.integrations.openrlhf", *FLAGS.split(), *words]
+    flags = FLAGS.split()
+    if without is not None:
+        del flags[flags.index(without) : flags.index(without) + 2]
+    command = [sys.executable, "-m", "rredcot_plugin.integrations.openrlhf", *flags, *words]
     places = ["--ckpt.output_dir", f"{folder}/model", "--ckpt.path", f"{folder}/checkpoints"]
     done = subprocess.run(
         [*command, *places],
@@ -53,13 +59,19 @@ def run(folder: Path, *words: str) -> str:
         timeout=LIMIT,
         check=False,
     )
-    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    assert done.returncode == code, (done.stdout + done.stderr)[-4000:]
     return done.stdout + done.stderr
 
 
 def numbers(log: str, name: str) -> list[float]:
     """A metric of every step."""
     return [float(found) for found in re.findall(rf"'{re.escape(name)}': ([-0-9.e]+)", log)]
+
+
+def dumped(folder: Path, step: str) -> list[dict[str, Any]]:
+    """The traces of a step in the dumps of a run."""
+    lines = (folder / "dumps" / f"{step}.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
 
 
 @pytest.mark.parametrize("estimator", ["rredcot", "group_norm"])
@@ -77,12 +89,17 @@ def test_it_learns(tmp_path: Path, estimator: str) -> None:
 
 
 def test_an_interrupted_run_goes_on_with_its_fit(tmp_path: Path) -> None:
-    words = ("--algo.advantage.estimator", "rredcot", "--ckpt.save_steps", "2", "--logger.logging_steps", "1")
+    words = ["--algo.advantage.estimator", "rredcot", "--ckpt.save_steps", "2", "--logger.logging_steps", "1"]
+    words += ["--algo.rredcot.dump_dir", str(tmp_path / "dumps")]
     first = run(tmp_path, *words, "--data.max_samples", "16")
     assert len(numbers(first, "rollout/reward_mean")) == 2
     second = run(tmp_path, *words, "--data.max_samples", "32", "--ckpt.load_enable")
     assert len(numbers(second, "rollout/reward_mean")) == 2  # steps 3 and 4
     assert "rredcot: the fit of past steps is back" in second
+    traces = [trace for step in "1234" for trace in dumped(tmp_path, step)]
+    assert len(traces) == 4 * 64
+    assert {trace["reward"] for trace in traces} == {0.0, 1.0}
+    assert any("probabilities" in segment for trace in traces for segment in trace["segments"])
 
 
 def test_probes_as_rows_of_their_own_give_the_same(tmp_path: Path) -> None:
@@ -92,6 +109,54 @@ def test_probes_as_rows_of_their_own_give_the_same(tmp_path: Path) -> None:
         words = ("--algo.advantage.estimator", "rredcot", "--algo.rredcot.probe_backend", backend)
         found.append(numbers(run(tmp_path / backend, *words, "--data.max_samples", "8"), "rredcot/value/raw/mean"))
     assert found[0] == pytest.approx(found[1], rel=1e-4) and found[0]
+
+
+def test_the_values_of_a_critic_train(tmp_path: Path) -> None:
+    words = ["--algo.advantage.estimator", "rredcot_ppo", "--critic.num_gpus_per_node", "1"]
+    log = run(tmp_path, *words, "--data.max_samples", "16")
+    assert len(numbers(log, "critic_loss")) == 2
+    first, second = numbers(log, "rredcot/value/boundary/mean")
+    assert first != second  # it learned something
+    assert all(error < 1e-5 for error in numbers(log, "rredcot/credit/return_error/max"))
+
+
+def test_a_reward_models_head_is_read_at_every_token(tmp_path: Path) -> None:
+    """At λ = 0 what the tokens get is the head's own differences; here: a random head on the tiny reasoner."""
+    AutoModelForSequenceClassification.from_pretrained(CHECKPOINT, num_labels=1).save_pretrained(
+        tmp_path / "judge"
+    )
+    words = ["--algo.advantage.estimator", "red", "--algo.rredcot.dump_dir", str(tmp_path / "dumps")]
+    words += ["--reward.model_name_or_path", str(tmp_path / "judge"), "--reward.num_gpus_per_node", "1"]
+    log = run(tmp_path, *words, "--data.max_samples", "8", without="--reward.remote_url")
+    assert max(numbers(log, "rredcot/credit/return_error/max")) < 1e-5
+    traces = dumped(tmp_path, "1")
+    judged = [trace["segments"] for trace in traces]
+    assert len({trace["reward"] for trace in traces}) > 8
+    assert all(segment["tokens"] == 1 for segments in judged for segment in segments)
+    assert sum(len({s["value"] for s in segments}) > len(segments) / 2 for segments in judged) > 32
+    for trace in traces:
+        assert sum(segment["reward"] for segment in trace["segments"]) == pytest.approx(trace["reward"], abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["--rollout.n_samples_per_prompt", "1"],
+            "error: --rollout.n_samples_per_prompt 1: credit is measured from",
+        ),
+        (
+            ["--ds.packing_samples"],
+            "error: --ds.packing_samples: packs rows with flash-attn, which is not installed",
+        ),
+        (["--algo.rredcot.lamm", "1"], "error: unknown key 'lamm' in --algo.rredcot. Did you mean 'lam'?"),
+        (["--no_such_flag"], "unrecognized arguments: --no_such_flag"),
+    ],
+)
+def test_bad_input_is_named_before_ray_starts(tmp_path: Path, words: list[str], message: str) -> None:
+    log = run(tmp_path, "--algo.advantage.estimator", "rredcot", *words, code=2)
+    assert message in log
+    assert "Started a local Ray instance" not in log
 
 
 @pytest.mark.parametrize(

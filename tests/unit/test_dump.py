@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rredcot_plugin as rr
+from rredcot_plugin.adapter.dump import MAX_ROWS, MEGABYTE, Dumper, choose_rows
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.adapter.trace_record import CreditedBatch
-from rredcot_plugin.integrations.verl.dump import MAX_ROWS, MEGABYTE, Dumper, choose_rows
 from rredcot_plugin.report.traces import read_dumps
 from rredcot_plugin.text.alignment import TokenBytes
 from tests.unit.reference import text_rollouts
@@ -92,7 +92,7 @@ def test_a_folder_that_is_full_gets_no_more_and_one_warning(
     assert not (tmp_path / "3.jsonl").exists()
     assert not (tmp_path / "4.jsonl").exists()
     (record,) = caplog.records
-    for part in ("algorithm.rredcot", "dump_max_mb=1", str(tmp_path), "1.0 MB"):
+    for part in ("rredcot: dump_dir", "dump_max_mb=1", str(tmp_path), "1.0 MB"):
         assert part in record.getMessage()
     earlier.unlink()
     dumper.write(5, 0, step_of(["a", "a"]))

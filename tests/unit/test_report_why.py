@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import rredcot_plugin as rr
+from rredcot_plugin.adapter.dump import Dumper
 from rredcot_plugin.adapter.probe_plan import ProbePlan
 from rredcot_plugin.adapter.trace_record import MAX_PROPOSAL_CHARACTERS, MAX_PROPOSALS, Asked, trace_record
-from rredcot_plugin.integrations.verl.dump import Dumper
 from rredcot_plugin.probes.layout import pack
 from rredcot_plugin.report.colour import NO_ADVANTAGES, Scales, disagreement, render_legend
 from rredcot_plugin.report.html import CARD_HEIGHT, LINE_HEIGHT, LIST_HEIGHT, render_groups, room

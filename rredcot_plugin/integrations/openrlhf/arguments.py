@@ -10,28 +10,28 @@ import yaml
 
 ESTIMATOR = "--algo.advantage.estimator"
 PREFIX = "--algo.rredcot."
-NAME = "rredcot"
-STANDS_FOR = "group_norm"
-"""What OpenRLHF is told instead, whose checks (more than one sample per prompt, no critic) and metrics apply as well."""
-NOT_YET = ("rredcot_ppo", "red")
+GROUP, PPO, RED = "rredcot", "rredcot_ppo", "red"
+STANDS_FOR = {GROUP: "group_norm", PPO: "gae", RED: "group_norm"}
+"""What OpenRLHF is told instead of our name, whose models (a critic with ``gae``), checks and metrics apply as well."""
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """``host``: what OpenRLHF parses; ``options``: the keys of ``algo.rredcot``, None where another estimator trains."""
+    """``host``: what OpenRLHF parses; ``estimator``: ours, None where another one trains; ``options``: the keys of ``algo.rredcot``."""
 
     host: list[str]
-    options: dict[str, Any] | None
+    estimator: str | None
+    options: dict[str, Any]
 
 
 def split_arguments(words: Sequence[str]) -> Arguments:
     """Take ``--algo.rredcot.<key> VALUE`` (YAML) out, and the estimator's name.
 
     >>> split_arguments(["--algo.advantage.estimator", "rredcot", "--algo.rredcot.segmenter_kwargs.tokens", "8"])
-    Arguments(host=['--algo.advantage.estimator', 'group_norm'], options={'segmenter_kwargs': {'tokens': 8}})
+    Arguments(host=['--algo.advantage.estimator', 'group_norm'], estimator='rredcot', options={'segmenter_kwargs': {'tokens': 8}})
 
     Raises:
-        ValueError: a key without a value, or beside another estimator; an estimator that is not supported here.
+        ValueError: a key without a value, or beside another estimator.
     """
     host: list[str] = []
     options: dict[str, Any] = {}
@@ -44,14 +44,13 @@ def split_arguments(words: Sequence[str]) -> Arguments:
         value = value if equals else next(rest, "")
         if flag == ESTIMATOR:
             estimator = value
-            host += [flag, STANDS_FOR if value == NAME else value]
+            host += [flag, STANDS_FOR.get(value, value)]
         else:
             _put(options, flag, value)
-    if estimator in NOT_YET:
-        raise ValueError(f"{ESTIMATOR} {estimator}: only {NAME} runs in OpenRLHF so far; {estimator} runs in verl")
-    if estimator != NAME and options:
-        raise ValueError(f"{PREFIX}{next(iter(options))}: needs {ESTIMATOR} {NAME}, got {estimator or 'none'}")
-    return Arguments(host, options if estimator == NAME else None)
+    if estimator not in STANDS_FOR and options:
+        names = ", ".join(STANDS_FOR)
+        raise ValueError(f"{PREFIX}{next(iter(options))}: needs {ESTIMATOR} {names}; got {estimator or 'none'}")
+    return Arguments(host, estimator if estimator in STANDS_FOR else None, options)
 
 
 def _put(options: dict[str, Any], flag: str, value: str) -> None:

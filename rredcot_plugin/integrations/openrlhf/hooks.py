@@ -19,7 +19,8 @@ def activate() -> None:
     if is_ours():
         lazy.install(
             {
+                "openrlhf.trainer.ray.launcher": f"{ROOM}.reward_actor",
                 "openrlhf.trainer.ray.ppo_actor": f"{ROOM}.actor",
-                "openrlhf.trainer.ppo_trainer": f"{ROOM}.maker",
+                "openrlhf.trainer.ppo_trainer": [f"{ROOM}.maker", f"{ROOM}.trainer"],
             }
         )

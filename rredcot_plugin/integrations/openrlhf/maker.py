@@ -1,18 +1,21 @@
-"""Runs after ``openrlhf.trainer.ppo_trainer``: an experience maker that gives credit, and a trainer that saves its fit."""
+"""Runs after ``openrlhf.trainer.ppo_trainer``: an experience maker that gives credit."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-import logging
 import time
+from pathlib import Path
 from typing import Any
 
 import openrlhf.trainer.ppo_trainer as host
 import torch
 
+from rredcot_plugin import __version__
+from rredcot_plugin.adapter.dump import Dumper
 from rredcot_plugin.adapter.probe_plan import ProbePlan, plan_metrics, plan_probes
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
+from rredcot_plugin.adapter.trace_record import Asked, CreditedBatch
 from rredcot_plugin.baselines.base import needs_of
 from rredcot_plugin.credit.advantages import EPSILON
 from rredcot_plugin.integrations.openrlhf.rows import (
@@ -28,8 +31,7 @@ from rredcot_plugin.pipeline import assign_credit
 from rredcot_plugin.text.alignment import TokenBytes
 from rredcot_plugin.text.encoding import ProbeEncoder
 from rredcot_plugin.types import Credit, Rollouts, Segments
-
-logger = logging.getLogger(__name__)
+from rredcot_plugin.values.base import scores_read
 
 Base: Any = host.RemoteExperienceMaker
 
@@ -39,13 +41,11 @@ THEIR_EPSILON = 1e-9
 SIGNALS = ("entropies", "sum_pi_squared")
 """What the pass finds of actions beside their log-probs, by field of ``Rollouts``."""
 
-STATE = "rredcot"
-"""Of the checkpoint's ``client_states``: the fit of past steps."""
-
 
 @dataclasses.dataclass
 class Step:
-    """What is known between the two halves of a step; ``answers`` None until the pass has been run."""
+    """What is known between the two halves of a step; ``answers`` None until the pass has been run, ``scores`` those of a
+    reward model after each token of the sequences."""
 
     places: list[Place]
     rows: PromptedRollouts
@@ -53,6 +53,7 @@ class Step:
     plan: ProbePlan
     answers: list[torch.Tensor] | None = None
     signals: dict[str, list[torch.Tensor]] = dataclasses.field(default_factory=dict)
+    scores: list[torch.Tensor] | None = None
     seconds: float = 0.0
 
 
@@ -66,26 +67,23 @@ class RRedCoTExperienceMaker(Base):
         self.table = TokenBytes.from_tokenizer(self.tokenizer)
         self.encoder = ProbeEncoder(self.tokenizer, s.bridge, s.terminator, s.max_probe_tokens)
         self.squares = "sum_pi_squared" in needs_of(s.build_baseline(log_probs=True))
+        self.reads = scores_read(s.build_value_estimator())
         self.step: Step | None = None
+        self.global_step = 0
+        self.dumper = None
+        if s.dump_dir:
+            about = {"version": __version__, "options": dataclasses.asdict(s)}
+            self.dumper = Dumper(Path(s.dump_dir), s.dump_max_mb, about=about)
 
     def make_experience(self, samples_list: list[Any]) -> list[Any]:
-        """Segment, ask for the probes in OpenRLHF's own log-prob pass, read the answers.
-
-        Raises:
-            ValueError: rewards of a reward model with an estimator whose probes are other rollouts' answers.
-        """
+        """Segment, ask for the probes in OpenRLHF's own log-prob pass, read the answers."""
         self.step = self._planned(samples_list)
         made: list[Any] = super().make_experience(samples_list)
         return made
 
     def _planned(self, samples: list[Any]) -> Step:
         places = places_of(samples)
-        try:
-            rows = read_rows(samples, places, self.args.rollout.n_samples_per_prompt).read(self.table)
-        except ValueError as error:
-            raise ValueError(
-                f"{error}. A reward model gives them too late: take --reward.remote_url or --train.agent_func_path"
-            ) from error
+        rows = read_rows(samples, places, self.args.rollout.n_samples_per_prompt).read(self.table)
         segments = self.settings.build_levels(rows.rollouts)[-1]
         return Step(places, rows, segments, plan_probes(rows, segments, self.settings, self.encoder))
 
@@ -96,12 +94,17 @@ class RRedCoTExperienceMaker(Base):
             kwargs["probes"] = [list(itertools.islice(flat, len(own))) for own in sequences]
             kwargs["probe_backend"] = ["batched" if backend == "batched" else "cached"] * len(sequences)
             kwargs["squares"] = [self.squares] * len(sequences)
+        elif group is self.reward_model_group and "reward_model" in self.reads:
+            kwargs["every_token"] = [True] * len(kwargs["sequences"])
         return super()._dispatch_forward(group, sync_condition, **kwargs)
 
     def _flatten_results(self, refs: Any, duplicate_factor: int) -> list[Any]:
         found: list[Any] = super()._flatten_results(refs, duplicate_factor)
         if self.step is None or not found or not isinstance(found[0], dict):
             return found
+        if "rewards" in found[0]:
+            self.step.scores = [batch["scores"] for batch in found]
+            return [batch["rewards"] for batch in found]
         self.step.answers = [own for batch in found for own in batch["answers"]]
         self.step.signals = {name: [batch[name] for batch in found] for name in SIGNALS if name in found[0]}
         self.step.seconds = sum(batch["seconds"] for batch in found)
@@ -114,7 +117,9 @@ class RRedCoTExperienceMaker(Base):
         step, begin = self.step, time.perf_counter()
         kl = response_numbers([experience.kl for experience in experiences], step.places)
         super().compute_advantages_and_returns(experiences)
-        rollouts = self._rollouts(experiences, step, kl)
+        rollouts = dataclasses.replace(
+            self._rollouts(experiences, step, kl), token_scores=self._scores(experiences, step)
+        )
         probed = None
         if step.answers is not None and step.plan.size:
             probed = step.plan.probed(step.answers, length_normalize=self.settings.length_normalize)
@@ -122,11 +127,29 @@ class RRedCoTExperienceMaker(Base):
             rollouts, self.settings, segments=step.segments, probed=probed, calibrator=self.calibrator
         )
         factor = self._deviation(rollouts)
-        write_tokens(experiences, step.places, "advantages", credit.advantages * factor)
-        write_tokens(experiences, step.places, "returns", credit.returns * factor)
+        credit = dataclasses.replace(
+            credit,
+            advantages=credit.advantages * factor,
+            # those that a critic learns from are in units of the reward
+            returns=credit.returns * (1.0 if self.settings.has_critic else factor),
+        )
+        write_tokens(experiences, step.places, "advantages", credit.advantages)
+        write_tokens(experiences, step.places, "returns", credit.returns)
         self._log(experiences, step, credit, time.perf_counter() - begin)
+        self._dump(step, rollouts, credit)
         self.step = None
         return experiences
+
+    def _scores(self, experiences: list[Any], step: Step) -> dict[str, torch.Tensor]:
+        """What a critic or a reward model says of the state before each token, (rows, T); NaN where nothing was said."""
+        found = {}
+        if "critic" in self.reads:
+            found["critic"] = response_numbers([own.values for own in experiences], step.places)
+        if (
+            step.scores is not None
+        ):  # column j of a critic's values has seen token j, as column j of the scores has
+            found["reward_model"] = response_numbers(step.scores, step.places)
+        return found
 
     def _rollouts(self, experiences: list[Any], step: Step, kl: torch.Tensor) -> Rollouts:
         """The rows with what the pass has found, with rewards after length penalties, and with the KL penalty."""
@@ -164,37 +187,12 @@ class RRedCoTExperienceMaker(Base):
             number = len(experience.sequences)
             experience.info |= {name: torch.full((number,), float(value)) for name, value in metrics.items()}
 
-
-def with_fit(trainer: Any, client_states: dict[str, Any] | None) -> dict[str, Any]:
-    return {**(client_states or {}), STATE: trainer.experience_maker.calibrator.state_dict()}
-
-
-class RRedCoTTrainerMixin(host.BasePPOTrainer):
-    """Methods that OpenRLHF's trainers inherit, with the fit of past steps among what a checkpoint holds."""
-
-    def save_logs_and_checkpoints(
-        self, global_step: int, logs_dict: Any = None, client_states: Any = None
-    ) -> None:
-        _save(self, global_step, logs_dict, with_fit(self, client_states))
-
-    def save_best_checkpoint(self, eval_metrics: Any, global_step: int, client_states: Any = None) -> None:
-        _save_best(self, eval_metrics, global_step, with_fit(self, client_states))
-
-    def init_checkpoint_states(self) -> dict[str, Any]:
-        states: dict[str, Any] = _init(self)
-        if STATE in states:
-            self.experience_maker.calibrator.load_state_dict(states.pop(STATE))
-            logger.warning("rredcot: the fit of past steps is back")
-        return states
+    def _dump(self, step: Step, rollouts: Rollouts, credit: Credit) -> None:
+        """What people look at; nothing in here changes a number of the step."""
+        if self.dumper is None or self.global_step % self.settings.dump_every:
+            return
+        asked = None if step.answers is None else Asked(step.plan, step.answers)
+        self.dumper.write(self.global_step, 0, CreditedBatch(step.rows, rollouts, credit, self.table, asked))
 
 
-_save, _save_best, _init = (
-    host.BasePPOTrainer.save_logs_and_checkpoints,
-    host.BasePPOTrainer.save_best_checkpoint,
-    host.BasePPOTrainer.init_checkpoint_states,
-)
-# the trainer is a Ray actor by now, into which Ray has copied what it inherits; the asynchronous one is not defined yet
-for _class in (host.BasePPOTrainer, host.PPOTrainer.__ray_metadata__.modified_class):
-    for _name in ("save_logs_and_checkpoints", "save_best_checkpoint", "init_checkpoint_states"):
-        setattr(_class, _name, RRedCoTTrainerMixin.__dict__[_name])
 host.RemoteExperienceMaker = RRedCoTExperienceMaker

@@ -50,11 +50,8 @@ def response_numbers(tables: Sequence[torch.Tensor], places: Sequence[Place]) ->
 
 
 def read_rows(experiences: Sequence[Any], places: Sequence[Place], group_size: int) -> PromptedRollouts:
-    """The rows with their prompts, without texts. The reward of a row stands on its last action; a row without one has none.
-
-    Raises:
-        ValueError: rewards that are not there yet.
-    """
+    """The rows with their prompts, without texts. The reward of a row stands on its last action; a row without one has none,
+    and rewards that a reward model has yet to give are 0."""
     prompts, tokens, masks, groups, truths = [], [], [], [], []
     for at in places:
         own = experiences[at.experience]
@@ -70,15 +67,10 @@ def read_rows(experiences: Sequence[Any], places: Sequence[Place], group_size: i
 
 
 def read_rewards(experiences: Sequence[Any], places: Sequence[Place], mask: torch.Tensor) -> torch.Tensor:
-    """(rows, T): the reward of each row on its last action, by ``mask``.
-
-    Raises:
-        ValueError: rewards that are not there yet.
-    """
-    if any(own.rewards is None for own in experiences):
-        raise ValueError("rewards: expected them before the log-prob pass, got None")
-    rewards = torch.tensor([float(experiences[at.experience].rewards[at.row]) for at in places])
-    return _at_last_action(rewards, mask)
+    """(rows, T): the reward of each row on its last action, by ``mask``; 0 where there is none yet."""
+    known = [own.rewards is not None for own in experiences]
+    rewards = [float(experiences[at.experience].rewards[at.row]) if known[at.experience] else 0.0 for at in places]
+    return _at_last_action(torch.tensor(rewards), mask)
 
 
 def right_answer(label: Any) -> str | None:

@@ -12,7 +12,8 @@ from typing import Any
 from rredcot_plugin.choices import choose_scale
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.integrations.openrlhf import OPTIONS, SUPPORTED_OPENRLHF
-from rredcot_plugin.integrations.openrlhf.arguments import PREFIX
+from rredcot_plugin.integrations.openrlhf.arguments import ESTIMATOR, PPO, PREFIX, RED
+from rredcot_plugin.options import ESTIMATOR_DEFAULTS
 from rredcot_plugin.presets import resolve_keys
 from rredcot_plugin.segmenters import CutSegmenter
 from rredcot_plugin.values.base import proposal_limits, scores_read
@@ -22,19 +23,31 @@ CLIP = (-10, 10)
 
 BACKENDS = ("auto", "cached", "batched")
 
+READS = {PPO: "critic", RED: "reward_model"}
+"""What an estimator's name promises to read."""
+
+VERL_ONLY = ("credit_workers", "credit_timeout_s", "histogram_every")
+"""Keys without a meaning here."""
+
 
 def is_ours() -> bool:
     """Whether this process belongs to a run that asked for us."""
     return OPTIONS in os.environ
 
 
+def for_processes(estimator: str, options: Mapping[str, Any]) -> str:
+    """What goes into the environment of every process of a run."""
+    return json.dumps({"estimator": estimator, "options": dict(options)})
+
+
 def settings_of_process(args: Any) -> RRedCoTConfig:
     """The options of the run that this process belongs to, with what follows OpenRLHF's ``args``."""
-    return follow(read_settings(json.loads(os.environ[OPTIONS])), args)
+    given = json.loads(os.environ[OPTIONS])
+    return follow(read_settings(given["estimator"], given["options"]), args)
 
 
-def read_settings(options: Mapping[str, Any]) -> RRedCoTConfig:
-    """``algo.rredcot`` as ``RRedCoTConfig``.
+def read_settings(estimator: str, options: Mapping[str, Any]) -> RRedCoTConfig:
+    """``algo.rredcot`` as ``RRedCoTConfig``; the estimator's own defaults yield to a preset, and both to ``options``.
 
     Raises:
         ValueError: an option that is not allowed, or that OpenRLHF's pass cannot serve; OpenRLHF missing, or another version of it.
@@ -50,25 +63,32 @@ def read_settings(options: Mapping[str, Any]) -> RRedCoTConfig:
             f"openrlhf {installed} is not supported by this version of rredcot: it needs openrlhf=={SUPPORTED_OPENRLHF}"
         )
     try:
-        settings = RRedCoTConfig.from_keys(*resolve_keys(options))
-        check(settings)
+        keys, sources = resolve_keys(options, ESTIMATOR_DEFAULTS[estimator], f"{ESTIMATOR} {estimator}")
+        settings = RRedCoTConfig.from_keys(keys, sources)
+        check(estimator, options, settings)
     except ValueError as error:
         raise ValueError(str(error).replace("algorithm.rredcot.", PREFIX)) from error
     return settings
 
 
-def check(settings: RRedCoTConfig) -> None:
-    """What the estimator reads must be there to be read, and the backend be one of OpenRLHF's.
+def check(estimator: str, options: Mapping[str, Any], settings: RRedCoTConfig) -> None:
+    """What the value estimator reads must be there to be read, and every key have a meaning in OpenRLHF.
 
     Raises:
         ValueError: it is not, with what to take instead.
     """
-    reads = scores_read(settings.build_value_estimator())
-    if reads:
+    reads, own = scores_read(settings.build_value_estimator()), READS.get(estimator)
+    key = f"{PREFIX}value_estimator {settings.value_estimator}"
+    if own is not None and own not in reads:
+        raise ValueError(f"{key}: {ESTIMATOR} {estimator} takes its values from {own}; leave the key out")
+    if missing := reads - {own}:
         raise ValueError(
-            f"{PREFIX}value_estimator {settings.value_estimator}: reads {', '.join(sorted(reads))}, which OpenRLHF's log-prob "
-            "pass does not give; take support or confidence"
+            f"{key}: reads {', '.join(sorted(missing))}, which {ESTIMATOR} {estimator} has none of; take support or "
+            f"confidence, or {ESTIMATOR} {PPO} for a critic's values and {RED} for a reward model's"
         )
+    for name in VERL_ONLY:
+        if name in options:
+            raise ValueError(f"{PREFIX}{name}: is of verl's trainer, and has no meaning in OpenRLHF; leave it out")
     if settings.probe_backend not in BACKENDS:
         raise ValueError(
             f"{PREFIX}probe_backend {settings.probe_backend}: in OpenRLHF there are {', '.join(BACKENDS)}"
@@ -86,14 +106,65 @@ def follow(settings: RRedCoTConfig, args: Any) -> RRedCoTConfig:
             f"--reward.clip_range {' '.join(map(str, args.reward.clip_range))}: clips normalised rewards, which credit by "
             "segment has none of; leave it out"
         )
-    parallel = max(args.ds.ring_attn_size, args.ds.tensor_parallel_size)
-    if parallel > 1 and proposal_limits(settings.build_value_estimator()):
+    _check_packing(args)
+    if proposal_limits(settings.build_value_estimator()):
+        _check_probes(args)
+    if not settings.has_critic and args.rollout.n_samples_per_prompt < 2:
         raise ValueError(
-            f"--ds.ring_attn_size {args.ds.ring_attn_size}, --ds.tensor_parallel_size {args.ds.tensor_parallel_size}: rows are "
-            f"cut there, so probes cannot run; take {PREFIX}value_estimator confidence, or 1 for both"
+            f"--rollout.n_samples_per_prompt {args.rollout.n_samples_per_prompt}: credit is measured from the other rollouts of "
+            f"a prompt; take 2 or more, or {ESTIMATOR} {PPO}"
         )
+    if "reward_model" in scores_read(settings.build_value_estimator()):
+        _check_reward_model(args)
     given, length = settings.segmenter_kwargs, args.rollout.max_new_tokens
     if length and "max_response_tokens" not in given and isinstance(settings.build_segmenter(), CutSegmenter):
         settings = dataclasses.replace(settings, segmenter_kwargs={**given, "max_response_tokens": int(length)})
     scale = choose_scale(settings, by_std=not args.algo.advantage.no_std_norm).value
     return dataclasses.replace(settings, scale=scale)
+
+
+def _check_packing(args: Any) -> None:
+    """OpenRLHF packs rows with flash-attn; without it the first pass would fail, after minutes."""
+    asked = {
+        "--ds.packing_samples": args.ds.packing_samples,
+        "--train.dynamic_batch_enable": args.train.dynamic_batch_enable,
+        f"--ds.ring_attn_size {args.ds.ring_attn_size}": args.ds.ring_attn_size > 1,
+    }
+    flag = next((flag for flag, wanted in asked.items() if wanted), None)
+    try:
+        version("flash-attn")
+    except PackageNotFoundError:
+        if flag is not None:
+            raise ValueError(
+                f"{flag}: packs rows with flash-attn, which is not installed; install it, or leave the flag out"
+            ) from None
+
+
+def _check_probes(args: Any) -> None:
+    """Probes ask for rewarded answers, on rows that are whole."""
+    take = f"take {PREFIX}value_estimator confidence, which has no probes"
+    parallel = max(args.ds.ring_attn_size, args.ds.tensor_parallel_size)
+    if parallel > 1:
+        raise ValueError(
+            f"--ds.ring_attn_size {args.ds.ring_attn_size}, --ds.tensor_parallel_size {args.ds.tensor_parallel_size}: rows are "
+            f"cut there, so probes cannot run; {take}, or 1 for both"
+        )
+    if args.reward.remote_url is None and not args.train.agent_func_path:
+        raise ValueError(
+            "--reward.remote_url: is not given, and a reward model's rewards come after the log-prob pass, too late for probes of "
+            f"rewarded answers; {take}, or give a reward function"
+        )
+
+
+def _check_reward_model(args: Any) -> None:
+    name = args.reward.model_name_or_path
+    if not name or args.reward.remote_url is not None or args.train.agent_func_path:
+        raise ValueError(
+            f"--reward.model_name_or_path {name}: {ESTIMATOR} {RED} reads the head of the reward model that rewards; give its path, "
+            "and neither --reward.remote_url nor --train.agent_func_path"
+        )
+    if max(args.ds.ring_attn_size, args.ds.tensor_parallel_size) > 1:
+        raise ValueError(
+            f"--ds.ring_attn_size {args.ds.ring_attn_size}, --ds.tensor_parallel_size {args.ds.tensor_parallel_size}: {ESTIMATOR} "
+            f"{RED} reads the reward model's head on whole rows; take 1 for both"
+        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import runpy
 import sys
@@ -10,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from rredcot_plugin.integrations.openrlhf import OPTIONS
-from rredcot_plugin.integrations.openrlhf.arguments import ESTIMATOR, PREFIX, split_arguments
+from rredcot_plugin.integrations.openrlhf.arguments import ESTIMATOR, PREFIX, Arguments, split_arguments
 from rredcot_plugin.integrations.openrlhf.hooks import activate
-from rredcot_plugin.integrations.openrlhf.settings import read_settings
+from rredcot_plugin.integrations.openrlhf.settings import follow, for_processes, read_settings
 
 PROGRAM = "openrlhf.cli.train_ppo_ray"
 HOOK = "rredcot_plugin.integrations.openrlhf.hooks.activate"
@@ -29,7 +28,10 @@ CARRIED = ("OPENRLHF_PLATFORM", "DS_ACCELERATOR", "PYTHONPATH", "OMP_NUM_THREADS
 HELP = f"""\
 usage: python -m rredcot_plugin.integrations.openrlhf <flags of {PROGRAM}>
 
-  {ESTIMATOR} rredcot   credit by segment; any other estimator is OpenRLHF's own run
+  {ESTIMATOR} rredcot       credit by segment
+  {ESTIMATOR} rredcot_ppo   the same with a critic's values
+  {ESTIMATOR} red           the reward model's score at every token (RED)
+      any other estimator is OpenRLHF's own run
   {PREFIX}<key> VALUE           any key of docs/reference/configuration.md, in YAML;
                                       {PREFIX}segmenter_kwargs.tokens 8 for one that is nested
 
@@ -39,23 +41,51 @@ OPENRLHF_PLATFORM=cpu trains on a machine without an accelerator. The flags of O
 
 def main(words: Sequence[str]) -> None:
     """Check our options, start Ray with the hook that every worker runs first, and hand over to OpenRLHF."""
-    if "-h" in words or "--help" in words:
+    helps = "-h" in words or "--help" in words
+    if helps:
         sys.stdout.write(f"{HELP}\n")
+    os.environ.pop(OPTIONS, None)
     try:
         arguments = split_arguments(words)
-        if arguments.options is not None:
-            read_settings(arguments.options)
+        if arguments.estimator is not None:
+            settings = read_settings(arguments.estimator, arguments.options)
+            os.environ[OPTIONS] = for_processes(arguments.estimator, arguments.options)
+        activate()
+        if arguments.estimator is not None and not helps:
+            follow(settings, parsed(arguments))
     except ValueError as error:
         sys.stderr.write(f"error: {error}\n")
         raise SystemExit(2) from None
-    os.environ.pop(OPTIONS, None)
-    if arguments.options is not None:
-        os.environ[OPTIONS] = json.dumps(arguments.options)
-    activate()
-    if "-h" not in words and "--help" not in words:
+    if not helps:
         start_ray()
+    run_program(arguments)
+
+
+def run_program(arguments: Arguments) -> None:
+    """OpenRLHF's own command line, in this process."""
     sys.argv = [PROGRAM, *arguments.host]
     runpy.run_module(PROGRAM, run_name="__main__", alter_sys=True)
+
+
+def parsed(arguments: Arguments) -> Any:
+    """What OpenRLHF's own parser makes of its flags; it exits where it refuses them. Its parser cannot be imported."""
+    from openrlhf.utils import config
+
+    def stop(flat: Any) -> None:
+        raise _Parsed(theirs(flat))
+
+    theirs, config.hierarchize = config.hierarchize, stop
+    try:
+        run_program(arguments)
+    except _Parsed as found:
+        return found.args[0]
+    finally:
+        config.hierarchize = theirs
+    raise RuntimeError(f"{PROGRAM} has not parsed its flags with openrlhf.utils.config.hierarchize")
+
+
+class _Parsed(Exception):  # noqa: N818 - it carries the flags out, nothing is wrong
+    """Carries the flags out of OpenRLHF's program."""
 
 
 def start_ray() -> None:

@@ -21,13 +21,13 @@ from verl.utils.debug import marked_timer
 
 from rredcot_plugin import __version__
 from rredcot_plugin.adapter.data_plane import OpenRows
+from rredcot_plugin.adapter.dump import Dumper
 from rredcot_plugin.adapter.trace_record import Asked, CreditedBatch
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.integrations.verl import transfer_fields
 from rredcot_plugin.integrations.verl.batch import open_rows
 from rredcot_plugin.integrations.verl.credit import credit_of_step, gae_of_critic
 from rredcot_plugin.integrations.verl.credit_workers import CreditWorkers
-from rredcot_plugin.integrations.verl.dump import Dumper
 from rredcot_plugin.integrations.verl.estimator import RED
 from rredcot_plugin.integrations.verl.exchange import ProbeExchange
 from rredcot_plugin.integrations.verl.reading import StepReader

@@ -75,7 +75,7 @@ class Dumper:
     def _warn_once(self, kind: str, message: str) -> None:
         if kind not in self._warned:
             self._warned.add(kind)
-            logger.warning("rredcot: algorithm.rredcot: %s", message)
+            logger.warning("rredcot: %s", message)
 
 
 def choose_rows(group_ids: Sequence[Hashable], most: int) -> list[int]:

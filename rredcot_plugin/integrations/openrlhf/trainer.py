@@ -1,0 +1,49 @@
+"""Runs after ``openrlhf.trainer.ppo_trainer``: trainers whose checkpoints hold the fit of past steps."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import openrlhf.trainer.ppo_trainer as host
+
+logger = logging.getLogger(__name__)
+
+STATE = "rredcot"
+"""Of the checkpoint's ``client_states``: the fit of past steps."""
+
+
+def with_fit(trainer: Any, client_states: dict[str, Any] | None) -> dict[str, Any]:
+    return {**(client_states or {}), STATE: trainer.experience_maker.calibrator.state_dict()}
+
+
+class RRedCoTTrainerMixin(host.BasePPOTrainer):
+    """Methods of OpenRLHF's trainers, with the fit of past steps among what a checkpoint holds."""
+
+    def train_step(self, rollout_samples: Any, global_step: int) -> Any:
+        """Dumps bear the number that OpenRLHF logs the step with."""
+        self.experience_maker.global_step = global_step + 1
+        return _train_step(self, rollout_samples, global_step)
+
+    def save_logs_and_checkpoints(
+        self, global_step: int, logs_dict: Any = None, client_states: Any = None
+    ) -> None:
+        _save(self, global_step, logs_dict, with_fit(self, client_states))
+
+    def save_best_checkpoint(self, eval_metrics: Any, global_step: int, client_states: Any = None) -> None:
+        _save_best(self, eval_metrics, global_step, with_fit(self, client_states))
+
+    def init_checkpoint_states(self) -> dict[str, Any]:
+        states: dict[str, Any] = _init(self)
+        if STATE in states:
+            self.experience_maker.calibrator.load_state_dict(states.pop(STATE))
+            logger.warning("rredcot: the fit of past steps is back")
+        return states
+
+
+EXTENDED = ("train_step", "save_logs_and_checkpoints", "save_best_checkpoint", "init_checkpoint_states")
+_train_step, _save, _save_best, _init = (getattr(host.BasePPOTrainer, name) for name in EXTENDED)
+# the trainer is a Ray actor by now, into which Ray has copied what it inherits; the asynchronous one is not defined yet
+for _class in (host.BasePPOTrainer, host.PPOTrainer.__ray_metadata__.modified_class):
+    for _name in EXTENDED:
+        setattr(_class, _name, RRedCoTTrainerMixin.__dict__[_name])
