@@ -27,7 +27,7 @@ def arguments(estimator: str, lam: float = 1.0) -> SimpleNamespace:
             remote_url=["reward.py"],
             model_name_or_path=None,
         ),
-        ds=space(ring_attn_size=1, tensor_parallel_size=1, packing_samples=False),
+        ds=space(ring_attn_size=1, tensor_parallel_size=1, packing_samples=False, attn_implementation="sdpa"),
         train=space(dynamic_batch_enable=False, agent_func_path=None),
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +14,7 @@ from rredcot_plugin.integrations import openrlhf_cpu
 from rredcot_plugin.integrations.openrlhf import OPTIONS
 from rredcot_plugin.integrations.openrlhf.arguments import STANDS_FOR
 from rredcot_plugin.integrations.openrlhf.rows import places_of, response_numbers
-from rredcot_plugin.integrations.openrlhf.settings import follow, for_processes, read_settings
+from rredcot_plugin.integrations.openrlhf.settings import check_flags, for_processes, read_settings
 from rredcot_plugin.tiny import CHECKPOINT
 from tests.openrlhf.experiences import GROUP, arguments, experiences
 
@@ -192,15 +191,15 @@ def test_what_does_not_go_together_is_named(host: Any, tokenizer: Any, monkeypat
     args = arguments("group_norm")
     args.reward.clip_range = (-1, 1)
     with pytest.raises(ValueError, match=r"--reward.clip_range -1 1"):
-        follow(read_settings("rredcot", {}), args)
+        check_flags(read_settings("rredcot", {}), args)
     args = arguments("group_norm")
     args.ds.ring_attn_size = 2
     with pytest.raises(ValueError, match=r"--ds.ring_attn_size 2: packs rows with flash-attn"):
-        follow(read_settings("rredcot", {}), args)
+        check_flags(read_settings("rredcot", {}), args)
     args.ds.ring_attn_size, args.ds.tensor_parallel_size = 1, 2
     with pytest.raises(ValueError, match=r"--ds.tensor_parallel_size 2.*confidence"):
-        follow(read_settings("rredcot", {}), args)
-    assert dataclasses.is_dataclass(follow(read_settings("rredcot", {"value_estimator": "confidence"}), args))
+        check_flags(read_settings("rredcot", {}), args)
+    check_flags(read_settings("rredcot", {"value_estimator": "confidence"}), args)
     with pytest.raises(ValueError, match=r"--algo.rredcot.value_estimator monte_carlo"):
         read_settings("rredcot", {"value_estimator": "monte_carlo"})
     with pytest.raises(ValueError, match=r"value_estimator support.*rredcot_ppo takes its values from critic"):
@@ -210,10 +209,10 @@ def test_what_does_not_go_together_is_named(host: Any, tokenizer: Any, monkeypat
     args = arguments("group_norm")
     args.reward.remote_url = None
     with pytest.raises(ValueError, match=r"--reward.remote_url: is not given.*confidence"):
-        follow(read_settings("rredcot", {}), args)
+        check_flags(read_settings("rredcot", {}), args)
     args.rollout.n_samples_per_prompt = 1
     with pytest.raises(ValueError, match=r"--rollout.n_samples_per_prompt 1: .*rredcot_ppo"):
-        follow(read_settings("rredcot", {"preset": "lean"}), args)
-    assert dataclasses.is_dataclass(follow(read_settings("rredcot_ppo", {}), args))
+        check_flags(read_settings("rredcot", {"preset": "lean"}), args)
+    check_flags(read_settings("rredcot_ppo", {}), args)
     with pytest.raises(ValueError, match=r"--reward.model_name_or_path None.*give its path"):
-        follow(read_settings("red", {}), arguments("group_norm"))
+        check_flags(read_settings("red", {}), arguments("group_norm"))

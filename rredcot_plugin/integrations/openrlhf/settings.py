@@ -13,6 +13,7 @@ from rredcot_plugin.choices import choose_scale
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.integrations.openrlhf import OPTIONS, SUPPORTED_OPENRLHF
 from rredcot_plugin.integrations.openrlhf.arguments import ESTIMATOR, PPO, PREFIX, RED
+from rredcot_plugin.integrations.openrlhf_cpu import PACKED
 from rredcot_plugin.options import ESTIMATOR_DEFAULTS
 from rredcot_plugin.presets import resolve_keys
 from rredcot_plugin.segmenters import CutSegmenter
@@ -96,10 +97,19 @@ def check(estimator: str, options: Mapping[str, Any], settings: RRedCoTConfig) -
 
 
 def follow(settings: RRedCoTConfig, args: Any) -> RRedCoTConfig:
-    """The options with what follows keys of OpenRLHF's own: the scale, and the longest response.
+    """The options with what follows flags of OpenRLHF's own: the scale, and the longest response."""
+    given, length = settings.segmenter_kwargs, args.rollout.max_new_tokens
+    if length and "max_response_tokens" not in given and isinstance(settings.build_segmenter(), CutSegmenter):
+        settings = dataclasses.replace(settings, segmenter_kwargs={**given, "max_response_tokens": int(length)})
+    scale = choose_scale(settings, by_std=not args.algo.advantage.no_std_norm).value
+    return dataclasses.replace(settings, scale=scale)
+
+
+def check_flags(settings: RRedCoTConfig, args: Any) -> None:
+    """What does not go together with flags of OpenRLHF's own, as its parser has read them.
 
     Raises:
-        ValueError: keys of OpenRLHF that credit by segment does not go with.
+        ValueError: the flag, its value, and what to do.
     """
     if tuple(args.reward.clip_range) != CLIP:
         raise ValueError(
@@ -116,11 +126,6 @@ def follow(settings: RRedCoTConfig, args: Any) -> RRedCoTConfig:
         )
     if "reward_model" in scores_read(settings.build_value_estimator()):
         _check_reward_model(args)
-    given, length = settings.segmenter_kwargs, args.rollout.max_new_tokens
-    if length and "max_response_tokens" not in given and isinstance(settings.build_segmenter(), CutSegmenter):
-        settings = dataclasses.replace(settings, segmenter_kwargs={**given, "max_response_tokens": int(length)})
-    scale = choose_scale(settings, by_std=not args.algo.advantage.no_std_norm).value
-    return dataclasses.replace(settings, scale=scale)
 
 
 def _check_packing(args: Any) -> None:
@@ -131,13 +136,14 @@ def _check_packing(args: Any) -> None:
         f"--ds.ring_attn_size {args.ds.ring_attn_size}": args.ds.ring_attn_size > 1,
     }
     flag = next((flag for flag, wanted in asked.items() if wanted), None)
+    if flag is None or args.ds.attn_implementation == PACKED:
+        return
     try:
         version("flash-attn")
     except PackageNotFoundError:
-        if flag is not None:
-            raise ValueError(
-                f"{flag}: packs rows with flash-attn, which is not installed; install it, or leave the flag out"
-            ) from None
+        raise ValueError(
+            f"{flag}: packs rows with flash-attn, which is not installed; install it, or leave the flag out"
+        ) from None
 
 
 def _check_probes(args: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from rredcot_plugin.integrations.openrlhf import OPTIONS
 from rredcot_plugin.integrations.openrlhf.arguments import ESTIMATOR, PREFIX, Arguments, split_arguments
 from rredcot_plugin.integrations.openrlhf.hooks import activate
-from rredcot_plugin.integrations.openrlhf.settings import follow, for_processes, read_settings
+from rredcot_plugin.integrations.openrlhf.settings import check_flags, for_processes, read_settings
 
 PROGRAM = "openrlhf.cli.train_ppo_ray"
 HOOK = "rredcot_plugin.integrations.openrlhf.hooks.activate"
@@ -52,7 +52,7 @@ def main(words: Sequence[str]) -> None:
             os.environ[OPTIONS] = for_processes(arguments.estimator, arguments.options)
         activate()
         if arguments.estimator is not None and not helps:
-            follow(settings, parsed(arguments))
+            check_flags(settings, parsed(arguments))
     except ValueError as error:
         sys.stderr.write(f"error: {error}\n")
         raise SystemExit(2) from None
