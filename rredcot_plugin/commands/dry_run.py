@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,19 +17,24 @@ from rich.text import Text
 from rredcot_plugin.commands.needs import require
 
 if TYPE_CHECKING:
-    from rredcot_plugin.dry_run.rehearsal import Finding
+    from rredcot_plugin.dry_run.findings import Finding
     from rredcot_plugin.tiny.progress import Progress
     from rredcot_plugin.tiny.watched import Show
 
-NEEDS = ("verl", "pyarrow", "tokenizers")
+NEEDS = ("pyarrow", "tokenizers")
+TRAINERS = ("verl", "openrlhf")
 MARKS = {"ok": ("✓", "green"), "need": ("·", "cyan"), "note": ("!", "yellow"), "wrong": ("✗", "bold red")}
 
 
 def dry_run(
-    recipe: Annotated[list[Path], typer.Argument(help="Scripts that start verl, such as recipes/math/run_x.sh.")],
+    recipe: Annotated[
+        list[Path], typer.Argument(help="Scripts that start verl or OpenRLHF, such as recipes/math/run_x.sh.")
+    ],
     override: Annotated[
         list[str] | None,
-        typer.Option("--override", "-O", help="A Hydra override for the scripts; may be repeated."),
+        typer.Option(
+            "--override", "-O", help="A Hydra override, or a flag of OpenRLHF as --flag=value; may be repeated."
+        ),
     ] = None,
     steps: Annotated[int, typer.Option(min=0, help="Training steps on the CPU; 0: check and estimate only.")] = 2,
     gpu_gb: Annotated[float, typer.Option(min=1.0, help="Memory of one GPU, for the estimate.")] = 80.0,
@@ -40,11 +46,13 @@ def dry_run(
     ] = False,
 ) -> None:
     """Check recipes without their GPUs: configuration, data, reward, memory, and two steps on the CPU."""
+    if not any(find_spec(name) for name in TRAINERS):
+        require(TRAINERS[:1], "verl,recipes")
     require(NEEDS, "verl,recipes")
     for script in recipe:
         if not script.is_file():
             found = "a folder" if script.is_dir() else "nothing"
-            raise typer.BadParameter(f"recipe={script}: expected a script that starts verl, got {found}")
+            raise typer.BadParameter(f"recipe={script}: expected a script that starts a trainer, got {found}")
     if out is not None and out.exists() and any(out.iterdir()):
         raise typer.BadParameter(f"out={out}: not empty; take another folder")
     console = Console(highlight=False)
@@ -72,7 +80,8 @@ def _rehearse(
     from transformers.utils import logging
 
     from rredcot_plugin.dry_run.errors import RecipeError
-    from rredcot_plugin.dry_run.rehearsal import Finding, Rehearsal
+    from rredcot_plugin.dry_run.findings import Finding
+    from rredcot_plugin.dry_run.rehearsal import Rehearsal
 
     logging.disable_progress_bar()  # of saving a tiny model
     base = Path(tempfile.mkdtemp(prefix="rredcot_dry_run_")) if out is None else out

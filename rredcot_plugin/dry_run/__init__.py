@@ -9,10 +9,12 @@
 | `data`         | the recipe's data, or its sample where they are not here; are the columns there?  |
 | `reward`       | the recipe's reward on the data's own solutions and on hopeless responses         |
 | `architecture` | the model's configuration and tokenizer, its parameters, and a tiny random one    |
-| `practice`     | some seconds of supervised training, so that some of its responses earn a reward  |
-| `needs`        | memory a GPU, tokens of probes                                                    |
+| `warm_start`   | some seconds of supervised training, so that some of its responses earn a reward  |
+| `memory_estimate` | memory a GPU, tokens of probes                                                    |
+| `trial`        | what the two steps train on                                                       |
 | `training`     | two steps of stock verl on the CPU with the recipe's overrides                    |
 | `rehearsal`    | all of it in order, up to the first thing that is wrong                           |
+| `openrlhf`, `openrlhf_training` | the same for a recipe of OpenRLHF                                |
 
 Everything that is wrong with a recipe is raised as `RecipeError`, in one line.
 """

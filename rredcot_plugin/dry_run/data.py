@@ -36,10 +36,13 @@ class Data:
         return self.train.to_pylist()
 
 
-def gather(config: Any, script: Path, scratch: Path, environment: Mapping[str, str]) -> Data:
+def gather(
+    config: Any, script: Path, scratch: Path, environment: Mapping[str, str], sample_folder: Path | None = None
+) -> Data:
     """The first rows of ``data.train_files`` and ``data.val_files``, checked for the columns that verl reads.
 
-    Where no training file is here, the recipe's ``prepare_data.py`` is run on the ``sample.jsonl`` beside the script.
+    Where no training file is here, the recipe's ``prepare_data.py`` is run on the ``sample.jsonl`` beside the script, or in
+    ``sample_folder``.
 
     Raises:
         RecipeError: files that are not there and no sample either, a sample that cannot be prepared, a file that is
@@ -47,7 +50,7 @@ def gather(config: Any, script: Path, scratch: Path, environment: Mapping[str, s
     """
     train, val = _paths(config.data.train_files), _paths(config.data.val_files)
     if not any(path.exists() for path in train):
-        folder = script.resolve().parent
+        folder = sample_folder or script.resolve().parent
         if not (folder / SAMPLE).is_file() or not (folder / PREPARE).is_file():
             raise RecipeError(
                 f"data.train_files={train[0]}: no such file; prepare the data (DATA_DIR, TRAIN_FILES), or put "

@@ -1,4 +1,4 @@
-"""What a recipe's script would start: its Hydra overrides, its environment and its working folder."""
+"""What a recipe's script would start: its Hydra overrides or flags, its environment and its working folder."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from rredcot_plugin.dry_run import stand_in
 from rredcot_plugin.dry_run.errors import RecipeError
 
 MAIN = "verl.trainer.main_ppo"
+OPENRLHF_PROGRAMS = (stand_in.OPENRLHF, stand_in.OURS)
 SCRIPT_SECONDS = 300
 SLURM_NODES = re.compile(r"^#SBATCH\s+(?:--nodes[= ]|-N ?)(\d+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Launch:
-    """A start of verl that has not happened.
+    """A start of a trainer that has not happened. ``overrides`` are Hydra's, or flags where ``program`` is one of OpenRLHF's.
 
     ``config_path`` and ``config_name`` are Hydra's options of these names, None where verl's own configuration is
     meant; a relative ``config_path`` is relative to verl's main program, as Hydra has it.
@@ -32,6 +33,11 @@ class Launch:
     folder: Path
     config_path: str | None = None
     config_name: str | None = None
+    program: str = MAIN
+
+    @property
+    def is_openrlhf(self) -> bool:
+        return self.program in OPENRLHF_PROGRAMS
 
 
 def find_launch(
@@ -45,7 +51,7 @@ def find_launch(
         variables: environment variables on top of the present ones.
 
     Raises:
-        RecipeError: the script fails, does not start verl's trainer, or starts another program of it.
+        RecipeError: the script fails, starts no trainer, or another program of one.
     """
     before = {**os.environ, **(variables or {})}
     stand_ins = _write_stand_ins(scratch / "bin")
@@ -62,8 +68,10 @@ def find_launch(
     _run(script, overrides, environment)
     launches = [json.loads(line) for line in launch_file.read_text(encoding="utf-8").splitlines()]
     if len(launches) != 1:
-        found = ", ".join(launch["module"] for launch in launches) or "nothing of verl"
-        raise RecipeError(f"{script}: expected one start of `python -m {MAIN}` (python or $PYTHON), got {found}")
+        found = ", ".join(launch["module"] for launch in launches) or "no trainer"
+        raise RecipeError(
+            f"{script}: expected one start of `python -m {MAIN}` or `python -m {stand_in.OURS}` (python or $PYTHON), got {found}"
+        )
     return _read(script, launches[0], before)
 
 
@@ -88,13 +96,18 @@ def _run(script: Path, overrides: Sequence[str], environment: Mapping[str, str])
 
 
 def _read(script: Path, launch: Mapping[str, object], before: Mapping[str, str]) -> Launch:
-    if launch["module"] != MAIN:
-        raise RecipeError(f"{script}: starts {launch['module']}; a dry run knows {MAIN} only")
+    program = str(launch["module"])
+    if program != MAIN and program not in OPENRLHF_PROGRAMS:
+        known = ", ".join((MAIN, *OPENRLHF_PROGRAMS))
+        raise RecipeError(f"{script}: starts {program}; a dry run knows {known}")
     environment = dict(launch["environment"])  # type: ignore[call-overload]
     for name in ("PATH", "PYTHON"):  # ours were for the script alone
         environment.pop(name, None)
         if name in before:
             environment[name] = before[name]
+    if program in OPENRLHF_PROGRAMS:
+        flags = tuple(map(str, launch["arguments"]))  # type: ignore[call-overload]
+        return Launch(flags, environment, Path(str(launch["folder"])), program=program)
     overrides, options = _hydra_arguments(script, list(launch["arguments"]))  # type: ignore[call-overload]
     return Launch(
         tuple(overrides),

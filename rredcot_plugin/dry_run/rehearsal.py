@@ -7,28 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rredcot_plugin.dry_run.architecture import Architecture, find_architecture, write_tiny
+from rredcot_plugin.dry_run.architecture import Architecture, find_architecture
 from rredcot_plugin.dry_run.batches import check_batches, check_positions
 from rredcot_plugin.dry_run.configure import check_with_rredcot, check_with_verl, compose
-from rredcot_plugin.dry_run.data import Data, gather, write
+from rredcot_plugin.dry_run.data import gather
 from rredcot_plugin.dry_run.errors import RecipeError
+from rredcot_plugin.dry_run.findings import Finding
 from rredcot_plugin.dry_run.launch import Launch, find_launch
 from rredcot_plugin.dry_run.memory_estimate import estimate, probe_length
-from rredcot_plugin.dry_run.reward import RewardTrial, try_reward
-from rredcot_plugin.dry_run.training import LOG, PROMPTS, Outcome, Trial, train
-from rredcot_plugin.dry_run.warm_start import practise
+from rredcot_plugin.dry_run.reward import try_reward
+from rredcot_plugin.dry_run.training import Outcome, train
+from rredcot_plugin.dry_run.trial import LOG, trial_of
 from rredcot_plugin.tiny.watched import Show
-
-MOST_PROMPT_TOKENS, MOST_RESPONSE_TOKENS = 512, 192
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One line of the report; ``kind`` is ``ok`` (checked), ``need`` (estimated) or ``note`` (to be read)."""
-
-    name: str
-    text: str
-    kind: str = "ok"
 
 
 @dataclass(frozen=True)
@@ -54,10 +44,20 @@ class Rehearsal:
         Raises:
             RecipeError: the first thing that is wrong with the recipe.
         """
-        from rredcot_plugin.integrations.verl.settings import why_not_in_pass
-
         self.folder.mkdir(parents=True, exist_ok=True)
         launch = find_launch(self.script, self.overrides, self.folder / "launch")
+        if launch.is_openrlhf:
+            from rredcot_plugin.dry_run.openrlhf import OpenRLHFRehearsal
+
+            yield from OpenRLHFRehearsal(
+                self.script, launch, self.folder, self.steps, self.gpu_gb, self.verbose
+            ).run(show)
+        else:
+            yield from self._verl(launch, show)
+
+    def _verl(self, launch: Launch, show: Show) -> Iterator[Finding]:
+        from rredcot_plugin.integrations.verl.settings import why_not_in_pass
+
         config = compose(launch)
         yield from self._configuration(config, launch)
         settings = check_with_rredcot(config)
@@ -78,7 +78,9 @@ class Rehearsal:
         architecture = architecture.with_tokenizer([*map(str, found.rows), *(text or "" for text in trial.best)])
         yield from self._needs(config, settings, architecture, found.rows, trial.best)
         if self.steps > 0:
-            outcome = self._train(config, launch, architecture, found, trial, show)
+            limits = (config.data.max_response_length, self.steps)
+            plan = trial_of(architecture, found, trial, config.data.prompt_key, limits, self.folder)
+            outcome = train(config, launch, plan, self.folder / "training", show)
             yield from _outcome(outcome, settings, len(launch.overrides), self.verbose)
 
     def _configuration(self, config: Any, launch: Launch) -> Iterator[Finding]:
@@ -108,44 +110,6 @@ class Rehearsal:
         needs = estimate(config, settings, architecture, length, self.gpu_gb)
         for name, line in needs.lines(self.gpu_gb):
             yield Finding(name, line, "need")
-
-    def _train(
-        self,
-        config: Any,
-        launch: Launch,
-        architecture: Architecture,
-        found: Data,
-        trial: RewardTrial,
-        show: Show,
-    ) -> Outcome:
-        model, rows = self.folder / "tiny_model", found.rows
-        solutions = [text or "" for text in trial.best]
-        tokenizer = architecture.tokenizer
-        write_tiny(architecture, model)
-        prompts = [row[config.data.prompt_key] for row in rows]
-        lengths = [_length(tokenizer, prompt) for prompt in prompts]
-        short = [i for i, length in enumerate(lengths) if length <= MOST_PROMPT_TOKENS]
-        if len(short) < PROMPTS:
-            raise RecipeError(
-                f"data: {len(short)} of {len(rows)} prompts have at most {MOST_PROMPT_TOKENS} tokens; a dry run needs "
-                f"{PROMPTS}"
-            )
-        practise(model, tokenizer, [(prompts[i], solutions[i]) for i in short if solutions[i]])
-        responses = [len(tokenizer.encode(text)) for text in solutions]
-        plan = Trial(
-            model,
-            write(found.train.take(short), self.folder / "train.parquet"),
-            write(found.val.slice(0, PROMPTS), self.folder / "val.parquet"),
-            prompt_length=max(lengths[i] for i in short),
-            response_length=min(MOST_RESPONSE_TOKENS, max(responses) + 16, config.data.max_response_length),
-            steps=self.steps,
-        )
-        return train(config, launch, plan, self.folder / "training", show)
-
-
-def _length(tokenizer: Any, messages: Any) -> int:
-    text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-    return len(tokenizer.encode(text, add_special_tokens=False))
 
 
 def _algorithm(config: Any, settings: Any) -> str:

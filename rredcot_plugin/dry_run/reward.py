@@ -16,6 +16,9 @@ from unittest import mock
 
 from rredcot_plugin.dry_run.errors import RecipeError
 
+Score = Callable[[Mapping[str, Any], str], float]
+"""(row, response) -> what it earns."""
+
 HOPELESS_ROWS = 2
 HOPELESS = ("", "I do not know.", "\\boxed{}", "```python\n")
 """Responses that a reward has to take without an error."""
@@ -55,15 +58,17 @@ def try_reward(config: Any, rows: Sequence[Mapping[str, Any]], environment: Mapp
             mapping with one under ``score``); names file and line where it raised.
     """
     with mock.patch.dict(os.environ, environment), _load(config) as score:
-        hopeless = [score(row, text) for row in rows[:HOPELESS_ROWS] for text in HOPELESS]
-        scored = [[(score(row, text), text) for text in _solutions(row)] for row in rows]
+        return tried(score, rows)
+
+
+def tried(score: Score, rows: Sequence[Mapping[str, Any]]) -> RewardTrial:
+    """What ``score`` gives to hopeless responses of the first rows, and to the solutions of all."""
+    hopeless = [score(row, text) for row in rows[:HOPELESS_ROWS] for text in HOPELESS]
+    scored = [[(score(row, text), text) for text in _solutions(row)] for row in rows]
     best = [max(found, key=lambda pair: pair[0], default=None) for found in scored]
     earned = [pair[0] for pair in best if pair is not None]
     mean = sum(earned) / len(earned) if earned else math.nan
     return RewardTrial(sum(hopeless) / len(hopeless), mean, tuple(pair and pair[1] for pair in best))
-
-
-Score = Callable[[Mapping[str, Any], str], float]
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """The stand-ins that a recipe's script meets instead of Python, Ray and SLURM: `python stand_in.py NAME ARGS...`.
 
-Whatever starts verl's trainer is written down and not run; other Python programs (a data preparation, say) run.
+Whatever starts a trainer is written down and not run; other Python programs (a data preparation, say) run.
 Nothing is imported but the standard library, because scripts call Python often.
 """
 
@@ -11,19 +11,33 @@ import os
 import sys
 from collections.abc import Callable
 
+OPENRLHF = "openrlhf.cli.train_ppo_ray"
+OURS = "rredcot_plugin.integrations.openrlhf"
+"""OpenRLHF's own program, and the one that installs us in it."""
+
 LAUNCH_FILE = "RREDCOT_LAUNCH_FILE"
 REAL_PYTHON = "RREDCOT_REAL_PYTHON"
 OWN_VARIABLES = (LAUNCH_FILE, REAL_PYTHON)
 
 
 def python(arguments: list[str]) -> None:
-    """Write down the start of a verl module; run anything else."""
+    """Write down the start of a trainer; run anything else."""
     module = arguments[1] if len(arguments) > 1 and arguments[0] == "-m" else ""
-    if not module.startswith("verl."):
+    if not module.startswith("verl.") and module not in (OPENRLHF, OURS):
         real = os.environ[REAL_PYTHON]
         os.execv(real, [real, *arguments])
+    write_down(module, arguments[2:])
+
+
+def rredcot(arguments: list[str]) -> None:
+    """`rredcot openrlhf`; nothing else of it starts a trainer."""
+    if arguments[:1] == ["openrlhf"]:
+        write_down(OURS, arguments[1:])
+
+
+def write_down(module: str, arguments: list[str]) -> None:
     environment = {name: value for name, value in os.environ.items() if name not in OWN_VARIABLES}
-    launch = {"module": module, "arguments": arguments[2:], "environment": environment, "folder": os.getcwd()}
+    launch = {"module": module, "arguments": arguments, "environment": environment, "folder": os.getcwd()}
     with open(os.environ[LAUNCH_FILE], "a", encoding="utf-8") as file:
         file.write(json.dumps(launch) + "\n")
 
@@ -59,6 +73,7 @@ def sleep(_: list[str]) -> None:
 STAND_INS: dict[str, Callable[[list[str]], None]] = {
     "python": python,
     "python3": python,
+    "rredcot": rredcot,
     "ray": ray,
     "srun": srun,
     "scontrol": scontrol,

@@ -15,13 +15,10 @@ from typing import Any
 
 from rredcot_plugin.dry_run.errors import RecipeError
 from rredcot_plugin.dry_run.launch import MAIN, Launch, find_launch
+from rredcot_plugin.dry_run.trial import LOG, MICRO_BATCH, MOST_ROLLOUTS, PROMPTS, Trial
 from rredcot_plugin.tiny import SCRIPT as CPU_SCRIPT
 from rredcot_plugin.tiny.progress import relevant_lines
 from rredcot_plugin.tiny.watched import Show, make_ray_folder, run_watched
-
-PROMPTS, MOST_ROLLOUTS = 4, 4
-LOG = "train.log"
-MICRO_BATCH = 8
 
 RECIPES_OWN = (
     "algorithm.",
@@ -44,18 +41,6 @@ GPU_ONLY = (
     "critic.megatron.",
 )
 """Overrides of the recipe that verl's configuration has no place for without Megatron."""
-
-
-@dataclass(frozen=True)
-class Trial:
-    """What a run trains on, and how small."""
-
-    model: Path
-    train: Path
-    val: Path
-    prompt_length: int
-    response_length: int
-    steps: int
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Read a training run's output while it comes: verl's progress bar, the reward of each step, the phase before."""
+"""Read a training run's output while it comes: a progress bar, the reward of each step, the phase before."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 BAR = re.compile(r"Training Progress:.*?\[[^\]]*\]")
-STEP = re.compile(r"\bstep:(\d+) - .*?critic/score/mean:([-+.\deE]+|nan)")
+STEP = re.compile(
+    r"\bstep:(\d+) - .*?critic/score/mean:([-+.\deE]+|nan)"
+    r"|Global step (\d+): .*'rollout/reward_mean': ([-+.\deE]+|nan)"
+)
+"""A line of verl's console logger, or of OpenRLHF's trainer."""
 COLOUR_CODES = re.compile(r"\x1b\[[0-9;]*m")
 NOISE = re.compile(
     r"UserWarning|FutureWarning|DeprecationWarning|warnings\.warn|Platform override|Using blocking ray\.get"
@@ -18,6 +22,7 @@ PHASES = (
     ("ray init kwargs", "starting Ray"),
     ("TaskRunnerV1", "starting verl's workers"),
     ("ready to fit", "validating the untrained model"),
+    ("Started a local Ray instance", "starting OpenRLHF's workers"),
 )
 """What the first appearance of a text in the output says about where the run is."""
 
@@ -26,7 +31,7 @@ PHASES = (
 class Progress:
     """What is known of a run so far; ``bar`` is verl's own, ``reward`` the mean of step ``step``."""
 
-    phase: str = "importing verl"
+    phase: str = "importing the trainer"
     bar: str = ""
     step: int = 0
     reward: float = 0.0
@@ -34,7 +39,7 @@ class Progress:
     def line(self) -> str:
         """One line for people."""
         if not self.bar:
-            return f"{self.phase} …"
+            return f"mean reward {self.reward:.2f} at step {self.step}" if self.step else f"{self.phase} …"
         return f"{self.bar}  mean reward {self.reward:.2f} at step {self.step}" if self.step else self.bar
 
 
@@ -46,7 +51,7 @@ def advance(progress: Progress, line: str) -> Progress:
     'Training Progress:  10%|#   | 3/30 [00:09<01:21, 3.0s/it]  mean reward 0.50 at step 3'
     """
     if step := STEP.search(line):
-        return replace(progress, step=int(step[1]), reward=float(step[2]))
+        return replace(progress, step=int(step[1] or step[3]), reward=float(step[2] or step[4]))
     if bars := BAR.findall(line):
         return replace(progress, bar=bars[-1])
     for mark, phase in reversed(PHASES):

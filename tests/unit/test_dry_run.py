@@ -196,7 +196,7 @@ def test_other_mistakes_in_the_data(recipe: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
-        ("echo hello\n", ("expected one start of `python -m verl.trainer.main_ppo`", "nothing of verl")),
+        ("echo hello\n", ("expected one start of `python -m verl.trainer.main_ppo`", "no trainer")),
         ("echo first; echo 'DATA_DIR is not set' >&2; exit 3\n", ("exit code 3: DATA_DIR is not set",)),
         ("python -m verl.trainer.main_eval\n", ("starts verl.trainer.main_eval",)),
         ("python -m verl.trainer.main_ppo --multirun a=1,2\n", ("option --multirun",)),

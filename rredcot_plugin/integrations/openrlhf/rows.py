@@ -7,7 +7,7 @@ prompt ends before its first action; what a tool or an environment said in betwe
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.types import Rollouts
 
 ANSWER_KEYS = ("answer", "ground_truth")
-"""Where a label is a JSON object, what of it the right answer is."""
+"""Where a label is an object, what of it the right answer is."""
 
 
 @dataclass(frozen=True)
@@ -74,18 +74,18 @@ def read_rewards(experiences: Sequence[Any], places: Sequence[Place], mask: torc
 
 
 def right_answer(label: Any) -> str | None:
-    """The data set's answer in a label: the label itself, or what a JSON object has under ``ANSWER_KEYS``.
+    """The data set's answer in a label: the label itself, or what a mapping or a JSON object has under ``ANSWER_KEYS``.
 
-    >>> right_answer("42"), right_answer('{"answer": 42}'), right_answer(None)
-    ('42', '42', None)
+    >>> right_answer("42"), right_answer('{"answer": 42}'), right_answer({"ground_truth": "42"}), right_answer(None)
+    ('42', '42', '42', None)
     """
     if label is None:
         return None
     try:
-        found = json.loads(label)
+        found = label if isinstance(label, Mapping) else json.loads(label)
     except (TypeError, ValueError):
         return str(label)
-    if not isinstance(found, dict):
+    if not isinstance(found, Mapping):
         return str(label)
     return next((str(found[key]) for key in ANSWER_KEYS if key in found), None)
 

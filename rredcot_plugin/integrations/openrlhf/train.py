@@ -23,7 +23,9 @@ DEFAULT_ENVIRONMENT = {
 }
 """What OpenRLHF gives its workers where it starts Ray itself (``train``)."""
 
-CARRIED = ("OPENRLHF_PLATFORM", "DS_ACCELERATOR", "PYTHONPATH", "OMP_NUM_THREADS", OPTIONS)
+CARRIED = ("OPENRLHF_PLATFORM", "DS_ACCELERATOR", "PYTHONPATH", "OMP_NUM_THREADS")
+OURS = "RREDCOT_"
+"""What begins so goes to every process too: the options of the run, and what rewards of the recipes are told."""
 
 HELP = f"""\
 usage: python -m rredcot_plugin.integrations.openrlhf <flags of {PROGRAM}>
@@ -93,7 +95,7 @@ def start_ray() -> None:
     import ray
 
     environment = {name: os.environ.get(name, value) for name, value in DEFAULT_ENVIRONMENT.items()}
-    environment |= {name: os.environ[name] for name in CARRIED if name in os.environ}
+    environment |= {name: text for name, text in os.environ.items() if name in CARRIED or name.startswith(OURS)}
     resources: dict[str, Any] = {}
     if os.environ.get("OPENRLHF_PLATFORM") == "cpu":
         from rredcot_plugin.integrations.openrlhf_cpu import RESOURCES

@@ -1,0 +1,55 @@
+"""The rewards of ../math and ../code in the form that OpenRLHF's ``--reward.remote_url FILE`` asks for.
+
+    RREDCOT_TASK=math        ../math/reward.py: does the final answer equal the ground truth?
+    RREDCOT_TASK=code        ../code/reward.py: do all tests pass in the sandbox?
+
+``--data.label_key reward_model`` hands over the column that the recipes' ``prepare_data.py`` writes: a mapping with
+``ground_truth``. OpenRLHF swallows what a reward raises and counts the rollout as one without a reward, so mistakes of
+the data are looked for before (``rredcot dry-run``).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+TASKS = ("math", "code")
+TASK = os.environ.get("RREDCOT_TASK", "math")
+_END = re.compile(r"(?:<\|im_end\|>|<\|endoftext\|>|<\|end_of_text\|>|<\|eot_id\|>|</s>|\s)+\Z")
+"""What closes a response; OpenRLHF decodes it with its special tokens."""
+
+
+def _load() -> Any:
+    if TASK not in TASKS:
+        raise ValueError(f"RREDCOT_TASK={TASK}: expected one of {', '.join(TASKS)}")
+    path = Path(__file__).resolve().parent.parent / TASK / "reward.py"
+    spec = importlib.util.spec_from_file_location(f"rredcot_{TASK}_reward", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.compute_score
+
+
+compute_score = _load()
+
+
+def reward_func(queries: Sequence[str], prompts: Sequence[str], labels: Sequence[Any]) -> dict[str, Any]:
+    """0 or 1 for each response, on the CPU; a query is its prompt and the response.
+
+    Raises:
+        ValueError: a label without a ground truth (a mistake in the data, or another ``--data.label_key``).
+    """
+    scores = []
+    for query, prompt, label in zip(queries, prompts, labels, strict=True):
+        if not isinstance(label, Mapping) or "ground_truth" not in label:
+            raise ValueError(f"--data.label_key: expected a mapping with 'ground_truth', got {str(label)[:200]!r}")
+        response = _END.sub("", query.removeprefix(prompt))
+        scores.append(float(compute_score("", response, label["ground_truth"])["score"]))
+    found = torch.tensor(scores)
+    return {"rewards": found, "scores": found, "extra_logs": {"acc": found}}

@@ -1,0 +1,14 @@
+"""What a dry run has to say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report; ``kind`` is ``ok`` (checked), ``need`` (estimated) or ``note`` (to be read)."""
+
+    name: str
+    text: str
+    kind: str = "ok"

@@ -1,0 +1,255 @@
+"""All of a dry run of a recipe for OpenRLHF in order, up to the first thing that is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from rredcot_plugin.dry_run.architecture import Architecture, find_architecture
+from rredcot_plugin.dry_run.data import Data, gather
+from rredcot_plugin.dry_run.errors import RecipeError
+from rredcot_plugin.dry_run.findings import Finding
+from rredcot_plugin.dry_run.launch import Launch
+from rredcot_plugin.dry_run.openrlhf_training import Outcome, train
+from rredcot_plugin.dry_run.reward import RewardTrial, Score, tried
+from rredcot_plugin.dry_run.trial import trial_of
+from rredcot_plugin.planning.memory import ADAM, GB
+from rredcot_plugin.planning.models import sizes_of
+from rredcot_plugin.tiny.watched import Show
+
+FLAG_SECONDS = 300
+KEYS = {"data.train_files": "--data.prompt_dataset", "data.val_files": "--data.prompt_dataset"}
+"""A key of verl's in a message about data, and the flag that is meant here."""
+
+
+@dataclasses.dataclass(frozen=True)
+class OpenRLHFRehearsal:
+    """A start of OpenRLHF, and how far to go; as ``rehearsal.Rehearsal``."""
+
+    script: Path
+    launch: Launch
+    folder: Path
+    steps: int
+    gpu_gb: float
+    verbose: bool
+
+    def run(self, show: Show) -> Iterator[Finding]:
+        """Findings as they come.
+
+        Raises:
+            RecipeError: the first thing that is wrong with the recipe.
+        """
+        from rredcot_plugin.integrations.openrlhf.arguments import split_arguments
+
+        args = read_flags(self.launch, self.folder / "flags.json")
+        text = f"{len(self.launch.overrides)} words, read by OpenRLHF {version('openrlhf')}'s own parser"
+        yield Finding("configuration", text)
+        arguments = split_arguments(self.launch.overrides)
+        settings = resolve_options(arguments, args)
+        name = arguments.estimator or args.algo.advantage.estimator
+        yield Finding("algorithm", name if settings is None else _algorithm(name, settings))
+        yield Finding("batch", check_sizes(args))
+        found = self._data(args)
+        yield Finding("data", found.note)
+        trial = self._reward(args, found.rows)
+        yield Finding("reward", str(trial))
+        if trial.warning:
+            yield Finding("reward", trial.warning, "note")
+        architecture = find_architecture(args.actor.model_name_or_path, False)
+        architecture = architecture.with_tokenizer([*map(str, found.rows), *(text or "" for text in trial.best)])
+        yield from self._needs(args, architecture)
+        if self.steps > 0:
+            limits = (args.rollout.max_new_tokens or args.data.max_len, self.steps)
+            plan = trial_of(architecture, found, trial, args.data.input_key, limits, self.folder)
+            outcome = train(args, self.launch, plan, self.folder / "training", show)
+            yield from _outcome(outcome, settings is not None, self.verbose)
+
+    def _data(self, args: Any) -> Data:
+        files = [name.strip() for name in args.data.prompt_dataset.split(",")]
+        view = SimpleNamespace(
+            data=SimpleNamespace(
+                train_files=files, val_files=files, prompt_key=args.data.input_key, reward_fn_key="data_source"
+            )
+        )
+        sample = self._beside(args).parent if args.reward.remote_url else None
+        try:
+            return gather(view, self.script, self.folder, self.launch.environment, sample)
+        except RecipeError as error:
+            text = str(error)
+            for key, flag in KEYS.items():
+                text = text.replace(f"{key}=", f"{flag} ")
+            raise RecipeError(text) from error
+
+    def _beside(self, args: Any) -> Path:
+        """A file in the folder that holds the sample: the reward of the recipe's task, or the recipe's own."""
+        own = Path(args.reward.remote_url.split(",")[0])
+        task = self.launch.environment.get("RREDCOT_TASK")
+        return own.resolve().parent.parent / task / own.name if task else own
+
+    def _reward(self, args: Any, rows: Sequence[Mapping[str, Any]]) -> RewardTrial:
+        """Call the reward as OpenRLHF's rollout actors would, on the first rows; it swallows what a reward raises.
+
+        Raises:
+            RecipeError: no function in a file, or it raises, or gives something else than a finite number.
+        """
+        path = str(args.reward.remote_url or "").split(",")[0]
+        if not path.endswith(".py"):
+            raise RecipeError(
+                f"--reward.remote_url {path or None}: a dry run takes a Python file with reward_func"
+            )
+        with mock.patch.dict(os.environ, self.launch.environment):
+            return tried(_score(Path(path), args.data.label_key), rows)
+
+    def _needs(self, args: Any, architecture: Architecture) -> Iterator[Finding]:
+        positions = getattr(architecture.config, "max_position_embeddings", None)
+        if positions is not None and args.data.max_len > positions:
+            raise RecipeError(
+                f"--data.max_len {args.data.max_len}: {architecture.name} has positions for {positions} tokens"
+            )
+        yield Finding("model", f"{architecture.name} ({architecture.config.model_type})")
+        if architecture.note:
+            yield Finding("model", architecture.note, "note")
+        parameters = sizes_of(architecture.config, architecture.name).parameters
+        gpus = args.actor.num_nodes * args.actor.num_gpus_per_node
+        # ZeRO-2 shares gradients and moments, ZeRO-3 the weights too
+        whole = 0 if args.ds.zero_stage >= 3 else 2 * parameters
+        state = (whole + ADAM * parameters / gpus) / GB
+        fits = "fits" if state < self.gpu_gb else "does NOT fit"
+        yield Finding("parameters", f"{parameters / 1e6:,.1f} million", "need")
+        yield Finding("training state", f"{state:.1f} GB a GPU: {fits} in {self.gpu_gb:g} GB (estimated)", "need")
+
+
+def read_flags(launch: Launch, file: Path) -> Any:
+    """OpenRLHF's flags as its own parser reads them, nested.
+
+    Raises:
+        RecipeError: OpenRLHF is not in this environment, or its parser, or ours, refuses a flag.
+    """
+    try:
+        version("openrlhf")
+    except PackageNotFoundError:
+        raise RecipeError(
+            "starts OpenRLHF, which is not installed in this environment; run this where it is (make env-openrlhf)"
+        ) from None
+    from rredcot_plugin.integrations.openrlhf.flags import read
+
+    command = [sys.executable, "-m", "rredcot_plugin.integrations.openrlhf.flags", str(file), *launch.overrides]
+    environment = dict(launch.environment)
+    done = subprocess.run(
+        command,
+        env=environment,
+        cwd=launch.folder,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=FLAG_SECONDS,
+    )
+    if done.returncode != 0:
+        said = [line for line in done.stderr.splitlines() if line.strip()]
+        raise RecipeError(f"configuration: {said[-1] if said else f'exit code {done.returncode}'}")
+    return read(file)
+
+
+def resolve_options(arguments: Any, args: Any) -> Any:
+    """rredcot's options as a run would read them; None for another estimator.
+
+    Raises:
+        RecipeError: an option that is not allowed, or that does not go with the flags.
+    """
+    from rredcot_plugin.integrations.openrlhf.settings import check_flags, follow, read_settings
+    from rredcot_plugin.integrations.openrlhf_cpu import PACKED
+
+    if arguments.estimator is None:
+        return None
+    args.ds.attn_implementation = PACKED  # flash-attn is for the recipe's GPUs
+    try:
+        settings = follow(read_settings(arguments.estimator, arguments.options), args)
+        check_flags(settings, args)
+    except (ValueError, ImportError, AttributeError) as error:
+        raise RecipeError(f"algorithm: {error}") from error
+    return settings
+
+
+def check_sizes(args: Any) -> str:
+    """One line on the sizes of a step.
+
+    Raises:
+        RecipeError: two sizes that do not go together, with both flags and values.
+    """
+    gpus = args.actor.num_nodes * args.actor.num_gpus_per_node
+    responses = args.rollout.batch_size * args.rollout.n_samples_per_prompt
+    total = f"--rollout.batch_size x --rollout.n_samples_per_prompt = {responses}"
+    if responses % args.train.batch_size:
+        raise RecipeError(f"batch sizes: {total} is not a multiple of --train.batch_size {args.train.batch_size}")
+    if args.train.batch_size % gpus:
+        raise RecipeError(
+            f"batch sizes: --train.batch_size {args.train.batch_size} is not a multiple of {gpus} GPUs"
+        )
+    engines = (args.vllm.num_engines or 0) * args.vllm.tensor_parallel_size
+    if args.train.colocate_all and not args.train.async_enable and engines != gpus:
+        raise RecipeError(
+            f"--vllm.num_engines x --vllm.tensor_parallel_size = {engines}: with --train.colocate_all it must be {gpus}, the "
+            "actor's GPUs"
+        )
+    longest = args.train.max_tokens_per_gpu
+    if args.train.dynamic_batch_enable and longest < args.data.max_len:
+        raise RecipeError(f"--train.max_tokens_per_gpu {longest}: is less than --data.max_len {args.data.max_len}")
+    return f"{responses} responses a step, {args.train.batch_size} an update; {gpus} GPUs"
+
+
+def _score(path: Path, label_key: str | None) -> Score:
+    """The file's ``reward_func`` on one row."""
+    try:
+        spec = importlib.util.spec_from_file_location("reward_func", path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        function = module.reward_func
+    except (OSError, ValueError, AttributeError, ImportError, SyntaxError) as error:
+        raise RecipeError(f"--reward.remote_url {path}: {error}") from error
+
+    def score(row: Mapping[str, Any], response: str) -> float:
+        label = row[label_key] if label_key else ""
+        try:
+            found = function(queries=[f"prompt{response}"], prompts=["prompt"], labels=[label])["rewards"]
+            number = float(found[0])
+        except Exception as error:  # the function is the recipe's: anything may come out of it
+            raise RecipeError(
+                f"--reward.remote_url {path}: {type(error).__name__} on {response!r}: {error}"
+            ) from error
+        if len(found) != 1 or not math.isfinite(number):
+            raise RecipeError(f"--reward.remote_url {path}: expected one finite reward, got {found}")
+        return number
+
+    return score
+
+
+def _algorithm(name: str, settings: Any) -> str:
+    return f"{name}: segmenter {settings.segmenter}, values {settings.value_estimator}, lam {settings.lam:g}"
+
+
+def _outcome(outcome: Outcome, ours: bool, verbose: bool) -> Iterator[Finding]:
+    last = outcome.steps[max(outcome.steps)]
+    reward = last["rollout/reward_mean"]
+    text = f"{len(outcome.steps)} steps of stock OpenRLHF on the CPU; mean reward {reward:.2f} of a tiny model that has read these solutions"
+    yield Finding("training", text)
+    if ours:
+        wanted = "rredcot/credit/return_error/max"
+        if wanted not in last:
+            raise RecipeError(f"training: no {wanted} among the metrics")
+        probes = last.get("rredcot/probes/per_trace/mean", 0.0)
+        segments = last["rredcot/segments/per_trace/mean"]
+        text = f"{segments:.1f} segments and {probes:.1f} probes a trace, credit sums to the reward within {last[wanted]:.0g}"
+        yield Finding("credit", text)
+    named = ": " + ", ".join(outcome.replaced) if verbose else " (--verbose names them)"
+    yield Finding("training", f"{len(outcome.replaced)} flags had another value on the CPU{named}", "note")

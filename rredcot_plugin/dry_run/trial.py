@@ -1,0 +1,72 @@
+"""What two steps on the CPU train on: a tiny model that has read the data's solutions, and prompts that it can take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rredcot_plugin.dry_run.architecture import Architecture, write_tiny
+from rredcot_plugin.dry_run.data import Data, write
+from rredcot_plugin.dry_run.errors import RecipeError
+from rredcot_plugin.dry_run.reward import RewardTrial
+from rredcot_plugin.dry_run.warm_start import practise
+
+PROMPTS, MOST_ROLLOUTS = 4, 4
+MICRO_BATCH = 8
+MOST_PROMPT_TOKENS, MOST_RESPONSE_TOKENS = 512, 192
+LOG = "train.log"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a run trains on, and how small."""
+
+    model: Path
+    train: Path
+    val: Path
+    prompt_length: int
+    response_length: int
+    steps: int
+
+
+def trial_of(
+    architecture: Architecture,
+    found: Data,
+    reward: RewardTrial,
+    prompt_key: str,
+    limits: tuple[int, int],
+    folder: Path,
+) -> Trial:
+    """Write model and data below ``folder``; ``limits``: the recipe's longest response, and steps.
+
+    Raises:
+        RecipeError: too few prompts that are short enough.
+    """
+    model, rows, tokenizer = folder / "tiny_model", found.rows, architecture.tokenizer
+    solutions = [text or "" for text in reward.best]
+    write_tiny(architecture, model)
+    prompts = [row[prompt_key] for row in rows]
+    lengths = [_length(tokenizer, prompt) for prompt in prompts]
+    short = [i for i, length in enumerate(lengths) if length <= MOST_PROMPT_TOKENS]
+    if len(short) < PROMPTS:
+        raise RecipeError(
+            f"data: {len(short)} of {len(rows)} prompts have at most {MOST_PROMPT_TOKENS} tokens; a dry run needs "
+            f"{PROMPTS}"
+        )
+    practise(model, tokenizer, [(prompts[i], solutions[i]) for i in short if solutions[i]])
+    responses = [len(tokenizer.encode(text)) for text in solutions]
+    longest, steps = limits
+    return Trial(
+        model,
+        write(found.train.take(short), folder / "train.parquet"),
+        write(found.val.slice(0, PROMPTS), folder / "val.parquet"),
+        prompt_length=max(lengths[i] for i in short),
+        response_length=min(MOST_RESPONSE_TOKENS, max(responses) + 16, longest),
+        steps=steps,
+    )
+
+
+def _length(tokenizer: Any, messages: Any) -> int:
+    text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    return len(tokenizer.encode(text, add_special_tokens=False))
