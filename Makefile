@@ -84,9 +84,11 @@ demo: env
 
 # Every shipped recipe with its own configuration, data format and reward: two steps on the CPU, about a minute each.
 # Elsewhere, so that nothing a recipe writes lands here, and without a hub: all recipes have their sample.
-RECIPES := $(wildcard $(CURDIR)/recipes/*/run_*.sh $(CURDIR)/recipes/*/*.sbatch)
-dry-run: env
+OF_OPENRLHF := $(wildcard $(CURDIR)/recipes/openrlhf/run_*.sh)
+RECIPES := $(filter-out $(OF_OPENRLHF),$(wildcard $(CURDIR)/recipes/*/run_*.sh $(CURDIR)/recipes/*/*.sbatch))
+dry-run: env env-openrlhf
 	folder=$$(mktemp -d) && cd $$folder && HF_HUB_OFFLINE=1 $(CURDIR)/$(BIN)/rredcot dry-run $(RECIPES) && rm -r $$folder
+	folder=$$(mktemp -d) && cd $$folder && HF_HUB_OFFLINE=1 $(CURDIR)/$(VENV_OPENRLHF)/bin/rredcot dry-run $(OF_OPENRLHF) && rm -r $$folder
 
 # The reference pages and the Hydra groups, from the code; a test fails while they differ.
 reference: env

@@ -28,7 +28,8 @@ _END = re.compile(r"(?:<\|im_end\|>|<\|endoftext\|>|<\|end_of_text\|>|<\|eot_id\
 def _load() -> Any:
     if TASK not in TASKS:
         raise ValueError(f"RREDCOT_TASK={TASK}: expected one of {', '.join(TASKS)}")
-    path = Path(__file__).resolve().parent.parent / TASK / "reward.py"
+    here = Path(__file__).resolve().parent
+    path = next(path for path in (here.parent / TASK / "reward.py", here / TASK / "reward.py") if path.is_file())
     spec = importlib.util.spec_from_file_location(f"rredcot_{TASK}_reward", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

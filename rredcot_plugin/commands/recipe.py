@@ -30,8 +30,12 @@ FILES = (".py", ".jsonl")
 SOURCED = re.compile(r'^source "\$HERE/([^"]+)"$', re.MULTILINE)
 HANDED_OVER = re.compile(r'^exec bash "\$HERE/([^"]+)" "\$@"$', re.MULTILINE)
 STARTED = re.compile(r'^ +bash "\$RECIPE_DIR/([^"]+)" "\$@"$', re.MULTILINE)
+TASK = re.compile(r"^TASK=(\w+)", re.MULTILINE)
+"""Of a script for OpenRLHF: the folder whose data and reward it takes."""
 TITLE = re.compile(r"#!.*\n((?:# .+\n)+)")
 """The comment at the head, down to its first empty line."""
+
+COMPARED = re.compile(r"^rredcot, or (?:GRPO|group_norm \(GRPO\)) to compare with \| ")
 
 
 @recipe.command("list")
@@ -161,11 +165,20 @@ def _needs(path: Path, folder: Path, text: str) -> str:
     beside = [file for file in names_of(folder).values() if file.parent in (path.parent, folder)]
     files_ = [file for file in beside if file.suffix in FILES]
     files_ += [path.parent / name for name in STARTED.findall(text)]
+    outs = {file: file.name for file in files_}
+    if task := TASK.search(text):
+        outs |= {
+            file: f"{task[1]}/{file.name}" for file in sorted((folder / task[1]).glob("*")) if file.suffix in FILES
+        }
     name = path.relative_to(folder).as_posix()
     lines = [
         f"# Printed by `rredcot recipe print {name}` of rredcot {rredcot_plugin.__version__}, everything in one file.",
         "# Beside it belong, for data and reward:",
-        *(f"#   rredcot recipe print {file.relative_to(folder).as_posix()} --out {file.name}" for file in files_),
+        *([f"#   mkdir {task[1]}"] if task else []),
+        *(
+            f"#   rredcot recipe print {file.relative_to(folder).as_posix()} --out {out}"
+            for file, out in outs.items()
+        ),
         "#",
     ]
     return "\n".join(lines) + "\n"
@@ -174,7 +187,7 @@ def _needs(path: Path, folder: Path, text: str) -> str:
 def _title(path: Path) -> str:
     found = TITLE.match(path.read_text(encoding="utf-8"))
     lines = found[1].replace("# ", "").split("\n") if found else []
-    return " | ".join(filter(None, lines)).removeprefix("rredcot, or GRPO to compare with | ")
+    return COMPARED.sub("", " | ".join(filter(None, lines)))
 
 
 def _folder() -> Path:

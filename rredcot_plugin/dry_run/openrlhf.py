@@ -16,7 +16,7 @@ from typing import Any
 from unittest import mock
 
 from rredcot_plugin.dry_run.architecture import Architecture, find_architecture
-from rredcot_plugin.dry_run.data import Data, gather
+from rredcot_plugin.dry_run.data import SAMPLE, Data, gather
 from rredcot_plugin.dry_run.errors import RecipeError
 from rredcot_plugin.dry_run.findings import Finding
 from rredcot_plugin.dry_run.launch import Launch
@@ -81,20 +81,20 @@ class OpenRLHFRehearsal:
                 train_files=files, val_files=files, prompt_key=args.data.input_key, reward_fn_key="data_source"
             )
         )
-        sample = self._beside(args).parent if args.reward.remote_url else None
         try:
-            return gather(view, self.script, self.folder, self.launch.environment, sample)
+            return gather(view, self.script, self.folder, self.launch.environment, self._sample_folder(args))
         except RecipeError as error:
             text = str(error)
             for key, flag in KEYS.items():
                 text = text.replace(f"{key}=", f"{flag} ")
             raise RecipeError(text) from error
 
-    def _beside(self, args: Any) -> Path:
-        """A file in the folder that holds the sample: the reward of the recipe's task, or the recipe's own."""
-        own = Path(args.reward.remote_url.split(",")[0])
-        task = self.launch.environment.get("RREDCOT_TASK")
-        return own.resolve().parent.parent / task / own.name if task else own
+    def _sample_folder(self, args: Any) -> Path | None:
+        """Where the sample of the recipe's task lies: beside the folder of the script, or of the reward."""
+        task = self.launch.environment.get("RREDCOT_TASK", "")
+        own = [self.script, Path(str(args.reward.remote_url or self.script).split(",")[0])]
+        folders = [path.resolve().parent.parent / task for path in own]
+        return next((folder for folder in folders if (folder / SAMPLE).is_file()), None)
 
     def _reward(self, args: Any, rows: Sequence[Mapping[str, Any]]) -> RewardTrial:
         """Call the reward as OpenRLHF's rollout actors would, on the first rows; it swallows what a reward raises.

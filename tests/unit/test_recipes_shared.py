@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from rredcot_plugin.config import RRedCoTConfig
+from rredcot_plugin.dry_run.launch import find_launch
+from rredcot_plugin.integrations.openrlhf.arguments import Arguments, split_arguments
 from tests.unit.recipe_scripts import RECIPES, Argv, argv_reader
 
 COMMON = RECIPES / "common.sh"
@@ -108,7 +112,61 @@ def test_every_knob_reaches_verl(script: Path, argv_of: Argv) -> None:
         assert not {knob for knob, value in given.items() if value not in argv}
 
 
-def test_the_table_of_the_page_has_every_script_with_its_lengths(argv_of: Argv) -> None:
+OPENRLHF = {  # model, task, responses per step and update, longest response, GPUs, segmenter, values
+    "run_qwen25_math_1p5b.sh": ("Qwen/Qwen2.5-Math-1.5B", "math", 1024, 512, 3072, 2, "sentence", "support"),
+    "run_qwen3_4b_math.sh": ("Qwen/Qwen3-4B", "math", 512, 256, 25000, 8, "sentence", "support"),
+    "run_qwen3_4b_math_multinode.sh": ("Qwen/Qwen3-4B", "math", 1024, 512, 25000, 16, "sentence", "support"),
+    "run_qwen25_coder_1p5b.sh": (
+        "Qwen/Qwen2.5-Coder-1.5B-Instruct", "code", 1024, 512, 2048, 2, "code", "confidence",
+    ),
+    "run_qwen3_4b_code.sh": ("Qwen/Qwen3-4B", "code", 512, 256, 16384, 8, "code", "confidence"),
+}  # fmt: skip
+
+
+def flags_of(script: Path, scratch: Path, **variables: str) -> tuple[dict[str, str], Arguments]:
+    """OpenRLHF's flags with their first values and what is ours, of a script for it."""
+    launch = find_launch(script, (), scratch, variables)
+    assert launch.environment["RREDCOT_TASK"] in ("math", "code")
+    arguments = split_arguments(launch.overrides)
+    words = [*arguments.host, "--"]
+    flags = {word: after for word, after in pairwise(words) if word.startswith("--")}
+    assert len(flags) == sum(word.startswith("--") for word in words) - 1, "a flag is given twice"
+    return {**flags, "task": launch.environment["RREDCOT_TASK"]}, arguments
+
+
+@pytest.mark.parametrize("name", OPENRLHF)
+def test_the_settings_of_a_script_reach_openrlhf(name: str, tmp_path: Path) -> None:
+    flags, arguments = flags_of(RECIPES / "openrlhf" / name, tmp_path)
+    responses = int(flags["--rollout.batch_size"]) * int(flags["--rollout.n_samples_per_prompt"])
+    gpus = int(flags["--actor.num_nodes"]) * int(flags["--actor.num_gpus_per_node"])
+    settings = RRedCoTConfig.from_mapping(arguments.options)
+    assert OPENRLHF[name] == (
+        flags["--actor.model_name_or_path"],
+        flags["task"],
+        responses,
+        int(flags["--train.batch_size"]),
+        int(flags["--rollout.max_new_tokens"]),
+        gpus,
+        settings.segmenter,
+        settings.value_estimator,
+    )
+    assert int(flags["--train.max_tokens_per_gpu"]) >= int(flags["--data.max_len"])
+    assert flags["--reward.remote_url"] == str(RECIPES / "openrlhf/reward.py")
+
+
+def test_the_baseline_for_openrlhf_differs_in_nothing_else(tmp_path: Path) -> None:
+    script = RECIPES / "openrlhf/run_qwen3_4b_math.sh"
+    ours, arguments = flags_of(script, tmp_path / "a", OUT_DIR="/out")
+    theirs, stock = flags_of(script, tmp_path / "b", OUT_DIR="/out", ADV_ESTIMATOR="group_norm")
+    assert (arguments.estimator, stock.estimator, stock.options) == ("rredcot", None, {})
+    assert ours == theirs  # rredcot stands for group_norm there
+
+
+def test_every_script_for_openrlhf_is_in_the_table() -> None:
+    assert sorted(OPENRLHF) == sorted(path.name for path in SCRIPTS if path.parent.name == "openrlhf")
+
+
+def test_the_table_of_the_page_has_every_script_with_its_lengths(argv_of: Argv, tmp_path: Path) -> None:
     rows = [line.split(" | ") for line in (RECIPES / "README.md").read_text().splitlines() if "](" in line[:60]]
     table = {re.findall(r"\]\((.+)\)", row[0])[0]: row[3] for row in rows if len(row) == 6}
     scripts = {name_of(path): path for path in RECIPES.glob("*/run_*") if "__pycache__" not in str(path)}
@@ -116,6 +174,10 @@ def test_the_table_of_the_page_has_every_script_with_its_lengths(argv_of: Argv) 
     for name, lengths in table.items():
         if "tiny" in name:  # which sets them in its own environment
             prompt, response = re.findall(r"MAX_(?:PROMPT|RESPONSE)_LENGTH:-([0-9]+)", scripts[name].read_text())
+        elif name.startswith("openrlhf/"):
+            flags, _ = flags_of(scripts[name], tmp_path / name)
+            response = flags["--rollout.max_new_tokens"]
+            prompt = str(int(flags["--data.max_len"]) - int(response))
         else:
             given = dict(item.split("=", 1) for item in argv_of(scripts[name]))
             prompt, response = given["data.max_prompt_length"], given["data.max_response_length"]

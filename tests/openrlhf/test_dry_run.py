@@ -1,0 +1,56 @@
+"""What a dry run of a recipe for OpenRLHF says, up to the training, which `make dry-run` runs for every recipe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from rredcot_plugin.commands.app import app
+
+SCRIPT = Path(__file__).parents[2] / "recipes/openrlhf/run_qwen25_math_1p5b.sh"
+
+
+def dry_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *words: str) -> Any:
+    monkeypatch.chdir(tmp_path)  # where no data are, so that the sample is taken
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    flags = [part for word in words for part in ("-O", word)]
+    return CliRunner().invoke(app, ["dry-run", str(SCRIPT), "--steps", "0", *flags], env={"COLUMNS": "300"})
+
+
+def test_everything_before_the_training(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    done = dry_run(monkeypatch, tmp_path)
+    assert done.exit_code == 0, done.output
+    for part in (
+        "read by OpenRLHF 0.11.2's own parser",
+        "rredcot: segmenter sentence, values support, lam 1",
+        "1024 responses a step, 512 an update; 2 GPUs",
+        "12 rows of sample.jsonl of the recipe",
+        "the data's own solutions 1 (12 rows)",
+        "12.3 GB a GPU: fits in 80 GB",
+    ):
+        assert part in done.output
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        (
+            "--algo.rredcot.segmenterr=newline",
+            "algorithm: unknown key 'segmenterr' in --algo.rredcot. Did you mean 'segmenter'?",
+        ),
+        ("--no_such_flag=1", "unrecognized arguments: --no_such_flag=1"),
+        ("--train.batch_size=500", "is not a multiple of --train.batch_size 500"),
+        ("--ds.tensor_parallel_size=2", "--ds.tensor_parallel_size 2: rows are cut there, so probes cannot run"),
+        ("--data.max_len=100000", "--train.max_tokens_per_gpu 16384: is less than --data.max_len 100000"),
+        ("--reward.remote_url=nothing.py", "--reward.remote_url nothing.py"),
+        ("--data.label_key=data_source", "expected a mapping with 'ground_truth'"),
+        ("--data.prompt_dataset=x.parquet", ""),
+    ],
+)
+def test_what_is_wrong_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, word: str, message: str) -> None:
+    done = dry_run(monkeypatch, tmp_path, word)
+    assert done.exit_code == (1 if message else 0)
+    assert message in done.output
