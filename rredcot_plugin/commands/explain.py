@@ -23,12 +23,16 @@ def explain(
         list[str] | None,
         typer.Argument(
             metavar="SCRIPT|KEY=VALUE",
-            help="A script that starts verl; or options of algorithm.rredcot, or any overrides of verl's configuration.",
+            help="A script that starts verl or OpenRLHF; or options of algorithm.rredcot, or any overrides of verl's configuration.",
         ),
     ] = None,
     override: Annotated[
         list[str] | None,
-        typer.Option("--override", "-O", help="A Hydra override for the script; may be repeated."),
+        typer.Option(
+            "--override",
+            "-O",
+            help="A Hydra override for the script, or a flag of OpenRLHF as --flag=value; may be repeated.",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with a sentence on every key.")] = False,
 ) -> None:
@@ -44,18 +48,17 @@ def explain(
     for script in scripts:
         if not Path(script).is_file():
             found = "a folder" if Path(script).is_dir() else "nothing"
-            raise typer.BadParameter(f"{script}: expected a script that starts verl, or KEY=VALUE, got {found}")
+            raise typer.BadParameter(
+                f"{script}: expected a script that starts a trainer, or KEY=VALUE, got {found}"
+            )
     explanation = _explain(Path(scripts[0]) if scripts else None, pairs)
     if as_json:
         typer.echo(json.dumps(explanation.as_dict(), indent=2, default=str))
         return
     from rredcot_plugin.explanation.tables import show
 
-    by = (
-        f"algorithm.adv_estimator={explanation.estimator}"
-        if explanation.estimator
-        else "options of algorithm.rredcot"
-    )
+    named = f"adv_estimator={explanation.estimator}"
+    by = named if explanation.estimator else "options of algorithm.rredcot"
     show(explanation, f"{scripts[0]}: {by}" if scripts else by, Console(highlight=False))
 
 
@@ -69,7 +72,8 @@ def _explain(script: Path | None, pairs: list[str]) -> Explanation:
             return explain_options(pairs)
         except ValueError as error:
             raise _wrong(error) from error
-    require(NEEDS, "verl")
+    if script is None:
+        require(NEEDS, "verl")
     try:
         return explain_overrides(pairs) if script is None else explain_script(script, pairs)
     except RecipeError as error:

@@ -13,7 +13,7 @@ from typing import Any
 
 from rredcot_plugin.choices import automatic
 from rredcot_plugin.config import RRedCoTConfig
-from rredcot_plugin.explanation.cost import Sizes, costs
+from rredcot_plugin.explanation.cost import Sizes, costs, with_model
 from rredcot_plugin.options import Options
 from rredcot_plugin.presets import GIVEN, PRESET, PRESET_SAYS, PRESETS, known_keys, resolve_keys
 from rredcot_plugin.registry import BASELINES, SEGMENTERS, VALUE_ESTIMATORS, Registry
@@ -87,7 +87,7 @@ def explain_options(pairs: Sequence[str]) -> Explanation:
             None,
         )
     )
-    return Explanation(None, tuple(_rows(config, sources, choices)), lines)
+    return Explanation(None, tuple(rows_of(config, sources, choices)), lines)
 
 
 def explain_overrides(overrides: Sequence[str]) -> Explanation:
@@ -107,15 +107,22 @@ def explain_overrides(overrides: Sequence[str]) -> Explanation:
 
 
 def explain_script(script: Path, overrides: Sequence[str]) -> Explanation:
-    """A script that starts verl, with its own environment and overrides; nothing is started.
+    """A script that starts a trainer, with its own environment and overrides; nothing is started.
 
     Raises:
-        RecipeError: the script does not start verl's trainer, or what verl or rredcot object to.
+        RecipeError: the script starts no trainer, or what the trainer or rredcot object to.
     """
+    from rredcot_plugin.dry_run.errors import RecipeError
     from rredcot_plugin.dry_run.launch import find_launch
 
     with tempfile.TemporaryDirectory(prefix="rredcot_explain_") as scratch:
         launch = find_launch(script, overrides, Path(scratch))
+    if launch.is_openrlhf:
+        from rredcot_plugin.explanation.openrlhf import explain_openrlhf
+
+        return explain_openrlhf(launch)
+    if find_spec("verl") is None:
+        raise RecipeError("starts verl, which is not installed in this environment: pip install 'rredcot[verl]'")
     return _explain_launch(launch)
 
 
@@ -135,14 +142,14 @@ def _explain_launch(launch: Any) -> Explanation:
     backend = resolved.choices.get("probe_backend")
     return Explanation(
         name,
-        tuple(_rows(settings, resolved.sources, resolved.choices)),
+        tuple(rows_of(settings, resolved.sources, resolved.choices)),
         tuple(costs(settings, str(backend.value if backend else settings.probe_backend), _sizes(config))),
         tuple(warnings_of(config, settings)),
         tuple(notes_of(config, settings)),
     )
 
 
-def _rows(config: RRedCoTConfig, sources: Mapping[str, str], choices: Mapping[str, Any]) -> list[Row]:
+def rows_of(config: RRedCoTConfig, sources: Mapping[str, str], choices: Mapping[str, Any]) -> list[Row]:
     rows = [_preset_row(sources)]
     for key in fields(Options):
         value, source, choice = getattr(config, key.name), sources.get(key.name, "default"), choices.get(key.name)
@@ -179,17 +186,7 @@ def _says(key: str, value: Any) -> str:
 
 def _sizes(config: Any) -> Sizes:
     """Sizes of a run; the model's from a folder, the local cache or the models known to rredcot."""
-    path = config.actor_rollout_ref.model.path
     sizes = Sizes(
         config.data.max_prompt_length, config.data.max_response_length, config.actor_rollout_ref.rollout.n, None
     )
-    if find_spec("transformers") is None:
-        return dataclasses.replace(sizes, unknown="transformers is not installed")
-    from rredcot_plugin.dry_run.architecture import known_architectures
-    from rredcot_plugin.planning.models import find_sizes
-
-    try:
-        return dataclasses.replace(sizes, model=find_sizes(str(path), known_architectures()))
-    except ValueError:
-        reason = f"actor_rollout_ref.model.path={path} is neither here nor known to rredcot"
-        return dataclasses.replace(sizes, unknown=reason)
+    return with_model(sizes, "actor_rollout_ref.model.path", str(config.actor_rollout_ref.model.path))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from rredcot_plugin.baselines.base import needs_of
@@ -17,7 +18,7 @@ READS = {
     "attention": "attention scores of every layer in the log-prob pass",
     "gradient": "a backward pass, with its activation memory, in the log-prob pass",
     "reward_model": "one forward pass of the reward model over every trace",
-    "critic": "the training of a critic, which is verl's own",
+    "critic": "the training of a critic, which is the trainer's own",
 }
 """Name in ``Rollouts.token_scores`` -> what it takes to have it."""
 
@@ -32,6 +33,19 @@ class Sizes:
     group: int
     model: ModelSizes | None
     unknown: str = ""
+
+
+def with_model(sizes: Sizes, key: str, path: str) -> Sizes:
+    """``sizes`` with those of the model at ``path``, a folder, in the local cache or known to rredcot; ``key`` named it."""
+    if find_spec("transformers") is None:
+        return replace(sizes, unknown="transformers is not installed")
+    from rredcot_plugin.dry_run.architecture import known_architectures
+    from rredcot_plugin.planning.models import find_sizes
+
+    try:
+        return replace(sizes, model=find_sizes(path, known_architectures()))
+    except ValueError:
+        return replace(sizes, unknown=f"{key}={path} is neither here nor known to rredcot")
 
 
 def costs(config: RRedCoTConfig, backend: str, sizes: Sizes | None) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -54,3 +55,14 @@ def test_what_is_wrong_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
     done = dry_run(monkeypatch, tmp_path, word)
     assert done.exit_code == (1 if message else 0)
     assert message in done.output
+
+
+def test_an_explanation_follows_openrlhfs_own_flags() -> None:
+    flags = ["-O", "--algo.advantage.no_std_norm"]
+    done = CliRunner().invoke(app, ["explain", str(SCRIPT), *flags, "--json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["options"]["scale"]["becomes"] == "none"
+    assert found["options"]["scale"]["reason"] == "follows --algo.advantage.no_std_norm, which is given"
+    assert found["options"]["segmenter_kwargs.max_response_tokens"]["value"] == 3072
+    assert "in the log-prob pass" in found["costs"][0]

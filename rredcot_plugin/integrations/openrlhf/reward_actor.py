@@ -27,7 +27,7 @@ class RRedCoTRewardModelActor(Base):
         given = (sequences, attention_mask, packed_seq_lens, pad_sequence)
         if not every_token:
             return super().forward(*given)
-        model = getattr(self.model, "module", self.model)
+        model: Any = getattr(self.model, "module", self.model)
         kept: list[torch.Tensor] = []
         head = getattr(model, model.value_head_prefix)
         handle = head.register_forward_hook(lambda module, inputs, output: kept.append(output))

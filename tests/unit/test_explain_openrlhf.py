@@ -1,0 +1,39 @@
+"""`rredcot explain` of a script that starts OpenRLHF, in an environment without it; with it: tests/openrlhf."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rredcot_plugin.dry_run.errors import RecipeError
+from rredcot_plugin.explanation.answer import Explanation, explain_script
+from tests.unit.recipe_scripts import RECIPES
+
+SCRIPT_OF_OPENRLHF = RECIPES / "openrlhf/run_qwen25_coder_1p5b.sh"
+
+
+def row(found: Explanation, key: str) -> Any:
+    return next(row for row in found.rows if row.key == key)
+
+
+def test_a_script_of_openrlhf_is_explained_where_openrlhf_is_not() -> None:
+    found = explain_script(SCRIPT_OF_OPENRLHF, ["--algo.rredcot.lam=0.9"])
+    assert found.estimator == "rredcot"
+    assert (row(found, "lam").value, row(found, "lam").source) == (0.9, "given")
+    assert (row(found, "baseline").becomes, row(found, "segmenter").value) == ("value", "code")
+    assert row(found, "scale").reason == "follows --algo.advantage.no_std_norm"
+    assert not {"credit_workers", "histogram_every"} & {one.key for one in found.rows}
+    assert "openrlhf is not installed here" in found.notes[0]
+
+
+def test_another_estimator_of_openrlhf_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ADV_ESTIMATOR", "rloo")
+    found = explain_script(SCRIPT_OF_OPENRLHF, [])
+    assert (found.estimator, found.rows) == ("rloo", ())
+    assert "this run is OpenRLHF's own" in found.notes[0]
+
+
+def test_an_unknown_key_for_openrlhf_is_told_the_nearest() -> None:
+    with pytest.raises(RecipeError, match=r"unknown key 'lamm' in --algo.rredcot. Did you mean 'lam'\?"):
+        explain_script(SCRIPT_OF_OPENRLHF, ["--algo.rredcot.lamm=0.9"])
