@@ -71,7 +71,7 @@ def ours(
 
 def credited(maker: Any, batch: list[Any]) -> list[Any]:
     """What is left of a step without the model: planned, then credited."""
-    maker.step = maker._planned(batch)
+    maker.step = maker.crediter.plan(batch)
     return maker.compute_advantages_and_returns(batch)
 
 
@@ -118,13 +118,13 @@ def test_the_kl_penalty_stays_in_its_segment(host: Any, tokenizer: Any, monkeypa
     """At λ = 1, with values that do not change, a segment's advantage differs from the next one's by its own penalty."""
     options = {**WHOLE, "segmenter": "fixed", "segmenter_kwargs": {"tokens": 4}, "scale": "none"}
     maker, batch = ours(host, tokenizer, monkeypatch, options, 0.1), experiences(host, kl=1.0)
-    maker.step = step = maker._planned(batch)
+    maker.step = step = maker.crediter.plan(batch)
     given = [own.kl for own in batch]
     maker.compute_advantages_and_returns(batch)
     advantages = response_numbers([own.advantages for own in batch], step.places)
-    penalties = sum_per_segment(-0.1 * response_numbers(given, step.places), step.segments)
-    own = mean_per_segment(advantages, step.segments)
-    both = step.segments.exists[:, 1:]
+    penalties = sum_per_segment(-0.1 * response_numbers(given, step.places), step.levels[-1])
+    own = mean_per_segment(advantages, step.levels[-1])
+    both = step.levels[-1].exists[:, 1:]
     assert int(both.sum()) > 20
     torch.testing.assert_close((own[:, :-1] - own[:, 1:])[both], penalties[:, :-1][both], rtol=0, atol=1e-5)
 
@@ -174,7 +174,7 @@ def test_red_reads_the_reward_model_before_each_token(
     for own, said in zip(batch, scores, strict=True):
         own.action_mask[:, places[0].first :] = own.attention_mask[:, 1 + places[0].first :]  # no environment here
         own.rewards = said.gather(1, own.attention_mask.sum(1, keepdim=True) - 1)[:, 0]
-    maker.step = maker._planned(batch)
+    maker.step = maker.crediter.plan(batch)
     maker.step.scores = scores
     maker.compute_advantages_and_returns(batch)
     compared = 0

@@ -1,0 +1,136 @@
+"""One step of credit between OpenRLHF's experiences and the method: planned before the log-prob pass, given after it.
+
+Needs nothing of OpenRLHF but its experiences, so that tests can drive it beside verl's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+
+from rredcot_plugin.adapter.probe_plan import ProbePlan, plan_probes
+from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
+from rredcot_plugin.baselines.base import needs_of
+from rredcot_plugin.config import RRedCoTConfig
+from rredcot_plugin.credit.advantages import EPSILON
+from rredcot_plugin.integrations.openrlhf.rows import (
+    Place,
+    places_of,
+    read_rewards,
+    read_rows,
+    response_numbers,
+    write_tokens,
+)
+from rredcot_plugin.pipeline import assign_credit
+from rredcot_plugin.text.alignment import TokenBytes
+from rredcot_plugin.text.encoding import ProbeEncoder
+from rredcot_plugin.types import Credit, Rollouts, Segments
+from rredcot_plugin.values.base import scores_read
+
+THEIR_EPSILON = 1e-9
+"""Added to a group's deviation by ``group_norm``, where verl adds 1e-6."""
+
+
+@dataclasses.dataclass
+class Step:
+    """What is known between the two halves of a step; ``answers`` and ``signals`` of the actor's pass (``SIGNALS`` of the maker), and
+    ``scores``, what a reward model says after each token of the sequences, come with the forward passes."""
+
+    places: list[Place]
+    rows: PromptedRollouts
+    levels: list[Segments]
+    plan: ProbePlan
+    answers: list[torch.Tensor] | None = None
+    signals: dict[str, list[torch.Tensor]] = dataclasses.field(default_factory=dict)
+    scores: list[torch.Tensor] | None = None
+    seconds: float = 0.0
+
+
+class Crediter:
+    """Holds what outlives a step: options, tokenizer, and the fit of past steps."""
+
+    def __init__(self, settings: RRedCoTConfig, tokenizer: Any, group_size: int) -> None:
+        self.settings = s = settings
+        self.group_size = group_size
+        self.calibrator = s.build_calibrator()
+        self.table = TokenBytes.from_tokenizer(tokenizer)
+        self.encoder = ProbeEncoder(tokenizer, s.bridge, s.terminator, s.max_probe_tokens)
+        self.squares = "sum_pi_squared" in needs_of(s.build_baseline(log_probs=True))
+        self.reads = scores_read(s.build_value_estimator())
+
+    def plan(self, samples: list[Any]) -> Step:
+        """Rows, segments and probes of a step's experiences, before the log-prob pass."""
+        places = places_of(samples)
+        rows = read_rows(samples, places, self.group_size).read(self.table)
+        levels = self.settings.build_levels(rows.rollouts)
+        return Step(places, rows, levels, plan_probes(rows, levels[-1], self.settings, self.encoder))
+
+    def credit(
+        self, experiences: list[Any], step: Step, kl: list[torch.Tensor], coefficient: float
+    ) -> tuple[Credit, Rollouts]:
+        """Write advantages and returns into the experiences, whose rewards are final; also the credit and what it is of.
+
+        ``kl`` per token of each experience, in nats, is paid with ``coefficient`` and stays on its tokens.
+        """
+        rollouts = self._rollouts(experiences, step, kl, coefficient)
+        probed = None
+        if step.answers is not None and step.plan.size:
+            probed = step.plan.probed(step.answers, length_normalize=self.settings.length_normalize)
+        credit = assign_credit(
+            rollouts,
+            self.settings,
+            segments=step.levels[-1],
+            coarse=step.levels[0],
+            probed=probed,
+            calibrator=self.calibrator,
+        )
+        factor = self._deviation(rollouts)
+        credit = dataclasses.replace(
+            credit,
+            advantages=credit.advantages * factor,
+            # those that a critic learns from are in units of the reward
+            returns=credit.returns * (1.0 if self.settings.has_critic else factor),
+        )
+        write_tokens(experiences, step.places, "advantages", credit.advantages)
+        write_tokens(experiences, step.places, "returns", credit.returns)
+        return credit, rollouts
+
+    def _rollouts(
+        self, experiences: list[Any], step: Step, kl: list[torch.Tensor], coefficient: float
+    ) -> Rollouts:
+        """The rows with what the passes have found, with rewards after length penalties, and with the KL penalty."""
+        mask = step.rows.rollouts.response_mask
+        rewards = read_rewards(experiences, step.places, mask)
+        penalties = None
+        if coefficient > 0:
+            penalties = torch.where(mask, -coefficient * response_numbers(kl, step.places), 0.0)
+            rewards = rewards + penalties
+        tables = {"log_probs": [experience.action_log_probs for experience in experiences], **step.signals}
+        found: dict[str, Any] = {
+            name: torch.where(mask, response_numbers(own, step.places), 0.0) for name, own in tables.items()
+        }
+        scores = self._scores(experiences, step)
+        return dataclasses.replace(
+            step.rows.rollouts, rewards=rewards, penalties=penalties, token_scores=scores, **found
+        )
+
+    def _scores(self, experiences: list[Any], step: Step) -> dict[str, torch.Tensor]:
+        """What a critic or a reward model says of the state before each token, (rows, T): column j of either has seen token j."""
+        found = {}
+        if "critic" in self.reads:
+            found["critic"] = response_numbers([own.values for own in experiences], step.places)
+        if step.scores is not None:
+            found["reward_model"] = response_numbers(step.scores, step.places)
+        return found
+
+    def _deviation(self, rollouts: Rollouts) -> torch.Tensor:
+        """(B, 1) from verl's division by (std + 1e-6) to that of ``group_norm``."""
+        outcomes = rollouts.outcomes
+        if self.settings.scale != "group_std":
+            return torch.ones(len(outcomes), 1)
+        names = {name: number for number, name in enumerate(dict.fromkeys(rollouts.group_ids))}
+        index = torch.tensor([names[name] for name in rollouts.group_ids])
+        stds = torch.stack([outcomes[index == group].std() for group in range(len(names))])[index]
+        return torch.where(stds > 0, (stds + EPSILON) / (stds + THEIR_EPSILON), 1.0)[:, None]
