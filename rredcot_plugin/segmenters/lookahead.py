@@ -33,6 +33,13 @@ SHOWN = 40
 """Characters of an ending in a message."""
 
 
+INEXACT = (
+    "rredcot: segmenter=%s places boundaries that depend on what comes after them, which biases the policy gradient: %s. Training "
+    "goes on; rredcot.check_segmenter tests a segmenter, and docs/guides/extending.md says how to mend it"
+)
+"""A warning, once a run, with the segmenter's name and what ``find_lookahead`` found."""
+
+
 @dataclass(frozen=True)
 class Lookahead:
     """Two ways to go on from the same prefix, after which the token at ``token`` belongs to different segments.

@@ -102,6 +102,34 @@ def test_an_interrupted_run_goes_on_with_its_fit(tmp_path: Path) -> None:
     assert any("probabilities" in segment for trace in traces for segment in trace["segments"])
 
 
+REWARDS = """
+import torch
+seen = []
+def reward_func(queries, prompts, labels):
+    seen.append(1)
+    if len(seen) % 5 == 0:
+        {fifth}
+    return {{"rewards": torch.ones(1), "scores": torch.ones(1), "extra_logs": {{}}}}
+"""
+
+
+def test_rewards_that_are_no_numbers_stop_nothing(tmp_path: Path) -> None:
+    nan = "return {'rewards': torch.tensor([float('nan')]), 'scores': torch.zeros(1), 'extra_logs': {}}"
+    (tmp_path / "reward.py").write_text(REWARDS.format(fifth=nan))
+    words = ("--algo.advantage.estimator", "rredcot", "--reward.remote_url", str(tmp_path / "reward.py"))
+    log = run(tmp_path, *words, "--data.max_samples", "8")
+    assert numbers(log, "rredcot/fallback/nonfinite_reward/mean")[0] > 0
+    assert len(numbers(log, "policy_loss")) == 1  # a number
+
+
+def test_a_reward_function_that_raises_is_named(tmp_path: Path) -> None:
+    (tmp_path / "reward.py").write_text(REWARDS.format(fifth="raise RuntimeError('the judge is away')"))
+    words = ("--algo.advantage.estimator", "rredcot", "--reward.remote_url", str(tmp_path / "reward.py"))
+    log = run(tmp_path, *words, "--data.max_samples", "8", code=1)
+    assert f"--reward.remote_url {tmp_path}/reward.py: gave no reward to " in log
+    assert "the judge is away" in log
+
+
 def test_probes_as_rows_of_their_own_give_the_same(tmp_path: Path) -> None:
     found = []
     for backend in ("cached", "batched"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import logging
 import time
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,10 @@ from rredcot_plugin.adapter.probe_plan import plan_metrics
 from rredcot_plugin.adapter.trace_record import Asked, CreditedBatch
 from rredcot_plugin.integrations.openrlhf.settings import settings_of_process
 from rredcot_plugin.integrations.openrlhf.step import Crediter, Step
+from rredcot_plugin.segmenters.lookahead import INEXACT
 from rredcot_plugin.types import Credit, Rollouts
+
+logger = logging.getLogger(__name__)
 
 Base: Any = host.RemoteExperienceMaker
 
@@ -34,6 +38,7 @@ class RRedCoTExperienceMaker(Base):
         self.crediter = Crediter(self.settings, self.tokenizer, self.args.rollout.n_samples_per_prompt)
         self.step: Step | None = None
         self.global_step = 0
+        self._warned, self._plan_seconds = False, 0.0
         self.dumper = None
         if self.settings.dump_dir:
             about = {"version": __version__, "options": dataclasses.asdict(self.settings)}
@@ -44,9 +49,29 @@ class RRedCoTExperienceMaker(Base):
         """The fit of past steps, which checkpoints hold."""
         return self.crediter.calibrator
 
+    def split_rollout_samples(self, rollout_samples: list[Any]) -> list[Any]:
+        """OpenRLHF goes on without a reward where the reward function raises, and fails here for want of it.
+
+        Raises:
+            ValueError: rollouts without a reward, in a run without a reward model.
+        """
+        missing = sum(own.rewards is None for own in rollout_samples)
+        if missing and self.reward_model_group is None:
+            raise ValueError(
+                f"--reward.remote_url {','.join(self.args.reward.remote_url or [])}: gave no reward to {missing} of "
+                f"{len(rollout_samples)} rollouts; OpenRLHF logs why, as 'Failed to fetch reward from remote RM'"
+            )
+        split: list[Any] = super().split_rollout_samples(rollout_samples)
+        return split
+
     def make_experience(self, samples_list: list[Any]) -> list[Any]:
         """Segment, ask for the probes in OpenRLHF's own log-prob pass, read the answers."""
+        begin = time.perf_counter()
         self.step = self.crediter.plan(samples_list)
+        self._plan_seconds = time.perf_counter() - begin
+        if self.step.lookahead and not self._warned:
+            self._warned = True
+            logger.warning(INEXACT, self.settings.segmenter, self.step.lookahead)
         made: list[Any] = super().make_experience(samples_list)
         return made
 
@@ -91,6 +116,8 @@ class RRedCoTExperienceMaker(Base):
         metrics = {
             **plan_metrics(step.plan, step.rows.tokens),
             **credit.metrics,
+            "rredcot/segments/inexact/mean": float(step.lookahead is not None),
+            "timing_s/rredcot_plan": self._plan_seconds,
             "timing_s/rredcot_probes": step.seconds,
             "timing_s/rredcot_credit": seconds,
         }

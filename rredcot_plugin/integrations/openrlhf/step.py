@@ -24,6 +24,7 @@ from rredcot_plugin.integrations.openrlhf.rows import (
     write_tokens,
 )
 from rredcot_plugin.pipeline import assign_credit
+from rredcot_plugin.segmenters.lookahead import LookaheadWatch
 from rredcot_plugin.text.alignment import TokenBytes
 from rredcot_plugin.text.encoding import ProbeEncoder
 from rredcot_plugin.types import Credit, Rollouts, Segments
@@ -36,7 +37,8 @@ THEIR_EPSILON = 1e-9
 @dataclasses.dataclass
 class Step:
     """What is known between the two halves of a step; ``answers`` and ``signals`` of the actor's pass (``SIGNALS`` of the maker), and
-    ``scores``, what a reward model says after each token of the sequences, come with the forward passes."""
+    ``scores``, what a reward model says after each token of the sequences, come with the forward passes. ``lookahead`` says why
+    the segmenter's boundaries are no stopping times; None where no reason is known."""
 
     places: list[Place]
     rows: PromptedRollouts
@@ -45,6 +47,7 @@ class Step:
     answers: list[torch.Tensor] | None = None
     signals: dict[str, list[torch.Tensor]] = dataclasses.field(default_factory=dict)
     scores: list[torch.Tensor] | None = None
+    lookahead: str | None = None
     seconds: float = 0.0
 
 
@@ -59,13 +62,15 @@ class Crediter:
         self.encoder = ProbeEncoder(tokenizer, s.bridge, s.terminator, s.max_probe_tokens)
         self.squares = "sum_pi_squared" in needs_of(s.build_baseline(log_probs=True))
         self.reads = scores_read(s.build_value_estimator())
+        self._watch = LookaheadWatch(s.build_segmenter())
 
     def plan(self, samples: list[Any]) -> Step:
         """Rows, segments and probes of a step's experiences, before the log-prob pass."""
         places = places_of(samples)
         rows = read_rows(samples, places, self.group_size).read(self.table)
         levels = self.settings.build_levels(rows.rollouts)
-        return Step(places, rows, levels, plan_probes(rows, levels[-1], self.settings, self.encoder))
+        plan = plan_probes(rows, levels[-1], self.settings, self.encoder)
+        return Step(places, rows, levels, plan, lookahead=self._watch(rows.rollouts))
 
     def credit(
         self, experiences: list[Any], step: Step, kl: list[torch.Tensor], coefficient: float

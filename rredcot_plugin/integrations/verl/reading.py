@@ -20,6 +20,7 @@ from rredcot_plugin.integrations.verl.monte_carlo import MonteCarloHook
 from rredcot_plugin.integrations.verl.prefix_scores import PrefixScorer
 from rredcot_plugin.integrations.verl.sessions import row_roles
 from rredcot_plugin.integrations.verl.step import StepState
+from rredcot_plugin.segmenters.lookahead import INEXACT
 from rredcot_plugin.text.alignment import TokenBytes
 from rredcot_plugin.types import Segments
 from rredcot_plugin.values.base import NO_PROBES, leaves, scores_read
@@ -27,11 +28,6 @@ from rredcot_plugin.values.monte_carlo import MonteCarloEstimator
 from rredcot_plugin.values.reward_model import RewardModelEstimator
 
 logger = logging.getLogger(__name__)
-
-INEXACT = (
-    "rredcot: algorithm.rredcot.segmenter=%s places boundaries that depend on what comes after them, which biases the policy "
-    "gradient: %s. Training goes on; rredcot.check_segmenter tests a segmenter, and docs/guides/extending.md says how to mend it"
-)
 
 
 class StepReader:
