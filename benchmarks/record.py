@@ -8,7 +8,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -17,7 +17,8 @@ import numpy as np
 import torch
 
 Summary = dict[str, dict[str, float]]
-PACKAGES = ("torch", "transformers", "verl")
+PACKAGES = ("torch", "transformers", "verl", "openrlhf")
+"""Those of them that are installed are named in a result."""
 
 
 def with_interval(values: Sequence[float]) -> dict[str, float]:
@@ -75,9 +76,17 @@ def describe_machine() -> dict[str, Any]:
         "cpus": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "load_average": os.getloadavg(),
-        **{name: version(name) for name in PACKAGES},
+        **{name: version(name) for name in PACKAGES if is_installed(name)},
         "python": platform.python_version(),
     }
+
+
+def is_installed(name: str) -> bool:
+    try:
+        version(name)
+    except PackageNotFoundError:
+        return False
+    return True
 
 
 def git_head() -> str | None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import math
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,9 +13,8 @@ from rredcot_plugin.dry_run.errors import RecipeError
 from rredcot_plugin.dry_run.launch import Launch
 from rredcot_plugin.dry_run.training import first_error
 from rredcot_plugin.dry_run.trial import LOG, MICRO_BATCH, MOST_ROLLOUTS, PROMPTS, Trial
+from rredcot_plugin.tiny.openrlhf import steps_of
 from rredcot_plugin.tiny.watched import Show, run_watched
-
-STEP = re.compile(r"Global step (\d+): (\{.*\})")
 
 SWITCHES = {
     "--train.colocate_all",
@@ -143,12 +140,10 @@ def _by_flag(words: Sequence[str]) -> list[list[str]]:
 
 
 def _read_metrics(log: Path, steps: int) -> dict[int, dict[str, float]]:
-    found: dict[int, dict[str, float]] = {}
-    for number, metrics in STEP.findall(log.read_text(encoding="utf-8", errors="replace")):
-        text = re.sub(r"\b(nan|inf)\b(?!')", "1e999", metrics)
-        found[int(number)] = {
-            name: float(value) for name, value in ast.literal_eval(text).items() if isinstance(value, int | float)
-        }
+    found = {
+        number: {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}
+        for number, metrics in steps_of(log.read_text(encoding="utf-8", errors="replace")).items()
+    }
     if len(found) < steps:
         raise RecipeError(f"training: expected metrics of {steps} steps, got {sorted(found)} (log: {log})")
     for step, metrics in found.items():

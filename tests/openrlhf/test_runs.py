@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,45 +12,17 @@ import pytest
 from transformers import AutoModelForSequenceClassification
 
 from rredcot_plugin.tiny import CHECKPOINT
+from rredcot_plugin.tiny.openrlhf import command, environment
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
 LIMIT = 600
-
-FLAGS = f"""
---actor.num_nodes 1 --actor.num_gpus_per_node 1 --ref.num_gpus_per_node 1 --vllm.num_engines 1 --vllm.enforce_eager
---actor.model_name_or_path {CHECKPOINT} --reward.remote_url {HERE / "reward.py"}
---data.prompt_dataset {HERE / "questions.jsonl"} --data.input_key input --data.label_key label
---data.apply_chat_template --data.max_len 256 --rollout.max_new_tokens 128
---rollout.batch_size 8 --rollout.n_samples_per_prompt 8 --rollout.micro_batch_size 16
---train.batch_size 64 --train.micro_batch_size 16 --train.num_episodes 1
---algo.kl.init_coef 0 --actor.adam.lr 5e-4 --actor.lr_scheduler constant --actor.lr_warmup_ratio 0
---ds.attn_implementation sdpa --ds.zero_stage 2 --algo.advantage.is_correction_level token
-"""
 
 
 def run(folder: Path, *words: str, without: str | None = None, code: int = 0) -> str:
-    """Standard output and error of a run, which must end with ``code``; ``without`` one of ``FLAGS`` and its value."""
-    environment = {
-        **os.environ,
-        "OPENRLHF_PLATFORM": "cpu",
-        "PYTHONPATH": str(ROOT),
-        "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1",
-        "RAY_DEDUP_LOGS": "0",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_enable_worker_prestart": "0",
-        "RAY_prestart_worker_first_driver": "0",
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-    }
-    flags = FLAGS.split()
-    if without is not None:
-        del flags[flags.index(without) : flags.index(without) + 2]
-    command = [sys.executable, "-m", "rredcot_plugin.integrations.openrlhf", *flags, *words]
-    places = ["--ckpt.output_dir", f"{folder}/model", "--ckpt.path", f"{folder}/checkpoints"]
+    """Standard output and error of a run, which must end with ``code``."""
     done = subprocess.run(
-        [*command, *places],
-        env=environment,
+        command(folder, *words, without=without),
+        env=environment(),
         cwd=folder,
         capture_output=True,
         text=True,
