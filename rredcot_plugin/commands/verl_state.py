@@ -32,6 +32,7 @@ def describe() -> VerlState:
     import verl.trainer.ppo.v1  # its registrations run with this import
     from verl.plugin.platform import get_platform
     from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
+    from verl.trainer.ppo.ray_trainer import RayPPOTrainer
     from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
     from verl.workers.engine import EngineRegistry
 
@@ -40,7 +41,10 @@ def describe() -> VerlState:
     return VerlState(
         verl=verl.__version__,
         estimators=sorted(str(getattr(name, "value", name)) for name in ADV_ESTIMATOR_REGISTRY),
-        trainers={mode: _has_base(trainer, "RRedCoTTrainerMixin") for mode, trainer in TRAINER_REGISTRY.items()},
+        trainers={
+            **{mode: _has_base(trainer, "RRedCoTTrainerMixin") for mode, trainer in TRAINER_REGISTRY.items()},
+            "use_v1=false": _has_base(RayPPOTrainer, "RRedCoTRayPPOTrainer"),
+        },
         engines=sorted(
             {
                 f"{backend}/{key[0] if isinstance(key, tuple) else key}"

@@ -137,9 +137,29 @@ def test_verls_check_leaves_the_configuration_as_it_is() -> None:
     assert config.critic.enable
 
 
-def test_the_legacy_trainer_is_refused_at_the_start() -> None:
-    with pytest.raises(ValueError, match=r"trainer\.use_v1=true"):
-        check_run(verl_config("trainer.use_v1=False"))
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["algorithm.adv_estimator=red"], "reads reward_model, which needs trainer.use_v1=true"),
+        (["+algorithm.rredcot.value_estimator=attention"], "reads attention, which needs trainer.use_v1=true"),
+        (["+algorithm.rredcot.baseline=token"], "baseline=token: needs trainer.use_v1=true"),
+        (
+            ["actor_rollout_ref.model.use_fused_kernels=True"],
+            "in the log-prob pass alone, which .*use_fused_kernels=True",
+        ),
+        (["+algorithm.rredcot.probe_backend=batched"], "in the log-prob pass alone, which probe_backend=batched"),
+        (["algorithm.adv_estimator=rredcot_ppo"], "critic.enable=None: .* set critic.enable=True"),
+    ],
+)
+def test_what_the_trainer_over_dataproto_cannot_do(overrides: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_run(verl_config("trainer.use_v1=False", *overrides))
+
+
+def test_the_trainer_over_dataproto_takes_the_default_and_a_critic() -> None:
+    assert check_run(verl_config("trainer.use_v1=False")) is not None
+    critic = ("algorithm.adv_estimator=rredcot_ppo", "critic.enable=True")
+    assert check_run(verl_config("trainer.use_v1=False", *critic)) is not None
 
 
 # ---- where values come from

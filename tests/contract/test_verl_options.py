@@ -49,11 +49,11 @@ def test_bad_options_stop_the_trainer_before_anything_is_built(override: str, me
         get_trainer_cls("sync")(verl_config(override))
 
 
-def test_the_legacy_trainer_refuses_at_its_start() -> None:
+def test_the_trainer_over_dataproto_refuses_at_its_start_what_it_cannot_do() -> None:
     from verl.trainer.ppo.ray_trainer import RayPPOTrainer
 
-    with pytest.raises(ValueError, match=r"trainer\.use_v1=true"):
-        RayPPOTrainer(verl_config("algorithm.adv_estimator=rredcot"))
+    with pytest.raises(ValueError, match=r"value_estimator=monte_carlo: .* needs trainer\.use_v1=true"):
+        RayPPOTrainer(verl_config("trainer.use_v1=False", "+algorithm.rredcot.value_estimator=monte_carlo"))
     with pytest.raises(TypeError, match="missing"):  # verl's own signature, with any other estimator
         RayPPOTrainer(verl_config("algorithm.adv_estimator=grpo"))
 

@@ -187,3 +187,21 @@ def test_a_bad_option_ends_the_run_with_its_name(demo_inputs: Inputs, tmp_path: 
     run = train(demo_inputs, tmp_path, "algorithm.adv_estimator=rredcot", "+algorithm.rredcot.segmenter=newlin")
     assert run.code != 0
     assert "unknown segmenter 'newlin'. Did you mean 'newline'?" in run.output
+
+
+def test_the_trainer_over_dataproto_trains_and_goes_on_where_it_stopped(
+    demo_inputs: Inputs, tmp_path: Path, uninterrupted: Run
+) -> None:
+    """``trainer.use_v1=false``: its first step has the credit of the other trainer's, its checkpoints hold the fit."""
+    legacy = (*RREDCOT, "trainer.use_v1=false", "+ray_kwargs.ray_init.address=local")
+    first = train(demo_inputs, tmp_path, *legacy, TOTAL_STEPS="2", SAVE_FREQ="2")
+    assert first.code == 0, first.tail()
+    assert_close(first.steps[1], uninterrupted.steps[1], ("critic/score/mean", "response_length/mean"))
+    assert (tmp_path / "checkpoints" / "global_step_2" / "rredcot.pt").is_file()
+    second = train(demo_inputs, tmp_path, *legacy, TOTAL_STEPS="3")
+    assert second.code == 0, second.tail()
+    assert max(second.steps) == 3
+    for step in second.steps.values():
+        assert step["rredcot/probes/in_pass/mean"] == 1
+        assert step["rredcot/segments/per_trace/mean"] > 2
+        assert step["rredcot/credit/return_error/max"] < 1e-5

@@ -8,7 +8,7 @@ the middle of its own import. So nothing heavy happens here: each part waits for
 | ``verl.trainer.ppo.core_algos`` | ``estimator`` | registers the advantage estimator                          |
 | ``verl.trainer.ppo.v1``       | ``trainer`` | wraps the registered trainers under their own names          |
 | ``verl.workers.engine``       | ``engine``  | registers FSDP engines that can answer probes                |
-| ``verl.trainer.ppo.ray_trainer`` | ``legacy`` | lets the legacy trainer refuse at its start                |
+| ``verl.trainer.ppo.ray_trainer`` | ``legacy`` | extends the trainer over ``DataProto`` (``use_v1=false``)  |
 | ``verl.utils.config``         | ``main_program`` | lets ``validate_config`` check our options before Ray starts |
 
 All of them do nothing at all unless the estimator is ours.

@@ -19,8 +19,8 @@ GROUP, PPO, RED = NAMES = ("rredcot", "rredcot_ppo", "red")
 """Group baseline with probes; a critic's values at the boundaries; a reward model's score at every token."""
 
 NEEDS_TRAINER = (
-    "algorithm.adv_estimator=rredcot (as rredcot_ppo and red) needs the plugin's trainer: set trainer.use_v1=true and "
-    "trainer.v1.trainer_mode to sync, colocate_async or separate_async"
+    "algorithm.adv_estimator=rredcot (as rredcot_ppo and red) needs one of verl's own trainers: trainer.use_v1=true with "
+    "trainer.v1.trainer_mode sync, colocate_async or separate_async, or trainer.use_v1=false"
 )
 
 CreditStep = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
@@ -39,6 +39,15 @@ def credit_step(step: CreditStep) -> Iterator[None]:
         _step.reset(token)
 
 
+def open_step(step: CreditStep) -> None:
+    """Answer the estimator's next call with ``step``, for a trainer that has no method around that call."""
+    _step.set(step)
+
+
+def close_step() -> None:
+    _step.set(None)
+
+
 @core_algos.register_adv_est(RED)
 @core_algos.register_adv_est(PPO)
 @core_algos.register_adv_est(GROUP)
@@ -48,7 +57,7 @@ def compute_rredcot_advantage(
     """Advantages and returns, (rows, T), of the step that the trainer has open.
 
     Raises:
-        ValueError: called outside the plugin's trainer (the legacy trainer, or a trainer of someone else).
+        ValueError: called outside of verl's own trainers (from a trainer of someone else).
     """
     step = _step.get()
     if step is None:

@@ -6,8 +6,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from rredcot_plugin.baselines.base import needs_of
+from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.integrations.verl.advice import warn_of_pointless
-from rredcot_plugin.integrations.verl.estimator import NEEDS_TRAINER
 from rredcot_plugin.integrations.verl.near_misses import check_estimator_name, check_keys
 from rredcot_plugin.integrations.verl.settings import (
     Resolved,
@@ -15,7 +16,9 @@ from rredcot_plugin.integrations.verl.settings import (
     is_ours,
     resolve_settings,
     switch_on_critic,
+    why_not_in_pass,
 )
+from rredcot_plugin.values.base import proposal_limits, scores_read
 
 
 def check_run(config: Any) -> Resolved | None:
@@ -27,13 +30,42 @@ def check_run(config: Any) -> Resolved | None:
     check_estimator_name(config)
     if not is_ours(config):
         return None
-    if not config.trainer.use_v1:
-        raise ValueError(NEEDS_TRAINER)
     check_keys(config)
     resolved = resolve_settings(config)
+    if not config.trainer.use_v1:
+        check_legacy(config, resolved.config)
     chosen = switch_on_critic(config)
     check_estimator(config, resolved.config)
     return dataclasses.replace(resolved, choices=resolved.choices | chosen)
+
+
+def check_legacy(config: Any, settings: RRedCoTConfig) -> None:
+    """What the trainer over ``DataProto`` cannot do.
+
+    Raises:
+        ValueError: an option that needs ``trainer.use_v1=true``, or what is missing for one.
+    """
+    reads = scores_read(settings.build_value_estimator())
+    if unread := reads - {"critic"}:
+        raise ValueError(
+            f"algorithm.rredcot.value_estimator={settings.value_estimator}: reads {', '.join(sorted(unread))}, which needs "
+            "trainer.use_v1=true; set that, or take support or confidence"
+        )
+    if "sum_pi_squared" in needs_of(settings.build_baseline(log_probs=True)):
+        raise ValueError(
+            f"algorithm.rredcot.baseline={settings.baseline}: needs trainer.use_v1=true; set that, or take least_variance"
+        )
+    reason = why_not_in_pass(config)
+    if proposal_limits(settings.build_value_estimator()) and (reason or settings.probe_backend == "batched"):
+        raise ValueError(
+            f"trainer.use_v1=false runs probes in the log-prob pass alone, which {reason or 'probe_backend=batched'} keeps them "
+            "out of; change that, set trainer.use_v1=true, or take value_estimator=confidence"
+        )
+    if "critic" in reads and not config.critic.enable:
+        raise ValueError(
+            f"critic.enable={config.critic.enable}: with trainer.use_v1=false set critic.enable=True for the critic that "
+            f"algorithm.adv_estimator={config.algorithm.adv_estimator} reads"
+        )
 
 
 def begin_run(config: Any) -> Resolved | None:

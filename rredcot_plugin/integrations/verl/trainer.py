@@ -8,11 +8,11 @@ writes to its registry.
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY, PPOTrainer
 
+from rredcot_plugin.integrations.verl.checkpoints import load_beside, save_beside
 from rredcot_plugin.integrations.verl.estimator import credit_step
 from rredcot_plugin.integrations.verl.runner import CreditRunner
 from rredcot_plugin.integrations.verl.start import begin_run
@@ -54,22 +54,13 @@ class RRedCoTTrainerMixin:
 
     def _save_checkpoint(self) -> None:
         if self.rredcot is not None:
-            # before verl's own files: its marker of a complete checkpoint comes last
-            folder = self.config.trainer.default_local_dir  # type: ignore[attr-defined]
-            self.rredcot.save(os.path.join(folder, f"global_step_{self.global_steps}"))  # type: ignore[attr-defined]
+            save_beside(self, self.rredcot)
         super()._save_checkpoint()  # type: ignore[misc]
 
     def _load_checkpoint(self) -> None:
         super()._load_checkpoint()  # type: ignore[misc]
-        step = self.global_steps  # type: ignore[attr-defined]
-        if self.rredcot is None or step == 0:
-            return
-        trainer = self.config.trainer  # type: ignore[attr-defined]
-        by_path = trainer.resume_mode == "resume_path"
-        folder = (
-            trainer.resume_from_path if by_path else os.path.join(trainer.default_local_dir, f"global_step_{step}")
-        )
-        self.rredcot.load(folder)
+        if self.rredcot is not None:
+            load_beside(self, self.rredcot)
 
 
 class RRedCoTLogProbPass(PPOTrainer):
