@@ -59,6 +59,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "gradient_parts": Entry("the same on `parts`", GRADIENT),
         "gradient_chains_past": Entry("`chains` with values calibrated on earlier steps", GRADIENT),
         "gradient_own_sums_past": Entry("`own_sums` with values calibrated on earlier steps", GRADIENT),
+        "gradient_lm": Entry("signal over variance on a real language model", LANGUAGE_MODEL),
         "gradient_later": Entry(
             "credit of later segments (`credit_weight`), with values calibrated on earlier steps", GRADIENT
         ),

@@ -28,6 +28,7 @@ class RRedCoTRayPPOTrainer(Base):
     """verl's trainer over ``DataProto`` with credit assignment around the methods that it touches."""
 
     rredcot: CreditRunner | None = None
+    actor_rollout_wg: Any
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         resolved = begin_run(config)
