@@ -70,7 +70,10 @@ def proto_of(rows: PromptedRollouts, order: list[int]) -> DataProto:
 
 
 class Workers:
-    """The actor's worker group: log-probs, entropies and probes of the batch that verl's own method sends."""
+    """The actor's worker group: log-probs, entropies and probes of the batch that verl's own method sends. ``answers``: whether
+    its engine runs probes."""
+
+    answers = True
 
     def compute_log_prob(self, data: TensorDict) -> TensorDict:
         traces = list(data["input_ids"].unbind())
@@ -83,13 +86,16 @@ class Workers:
             specs = [unpack(vector) for vector in data[transfer_fields.PROBES].unbind()]
             found[transfer_fields.LOG_PROBS] = transfer_fields.jagged(
                 [
-                    torch.tensor([0.25, *(probe_log_prob(trace, spec, 0, TEMPERATURE) for spec in own)])
+                    torch.tensor([0.25, *(self._answer(trace, spec) for spec in own)])
                     for trace, own in zip(traces, specs, strict=True)
                 ]
             )
         output = tu.get_tensordict(found)
         tu.assign_non_tensor(output, metrics={"mfu": 0.0})
         return output
+
+    def _answer(self, trace: torch.Tensor, spec: Any) -> float:
+        return probe_log_prob(trace, spec, 0, TEMPERATURE) if self.answers else float("nan")
 
 
 def trainer_over(config: Any) -> Any:
@@ -143,6 +149,16 @@ def test_both_planes_give_the_same_credit(queue: MemoryQueue, options: dict[str,
     assert output.meta_info["metrics"]["rredcot/credit/return_error/max"][0] < 1e-5
     with pytest.raises(ValueError, match="needs one of verl's own trainers"):
         estimate(token_level_rewards=proto.batch["rm_scores"], response_mask=proto.batch["response_mask"])
+
+
+def test_an_engine_that_answers_no_probes_is_named() -> None:
+    trainer = trainer_over(verl_config("trainer.use_v1=False", "+algorithm.rredcot.segmenter=newline"))
+    trainer.actor_rollout_wg.answers = False
+    rows = bare_rows(seed=0)
+    with pytest.raises(
+        ValueError, match=r"cannot run probes in the log-prob pass of this model; set trainer.use_v1=true"
+    ):
+        trainer._compute_old_log_prob(proto_of(rows, list(range(len(rows.lengths)))))
 
 
 def test_what_rewards_are_asked_with_reaches_the_plane() -> None:

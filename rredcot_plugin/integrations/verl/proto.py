@@ -146,7 +146,11 @@ class ProbingGroup:
         return getattr(self._group, name)
 
     def compute_log_prob(self, data: Any) -> Any:
-        """verl's call, with the probes of every row in ``data`` where they were asked for."""
+        """verl's call, with the probes of every row in ``data`` where they were asked for.
+
+        Raises:
+            ValueError: the engine answers none of them, as with a model whose attention cannot be forked.
+        """
         backend = self._batch.extra_info.get(transfer_fields.BACKEND)
         if backend is None:
             return self._group.compute_log_prob(data)
@@ -155,5 +159,11 @@ class ProbingGroup:
         tu.assign_non_tensor(data, **{transfer_fields.BACKEND: backend})
         output = self._group.compute_log_prob(data)
         answers = tu.get(output, transfer_fields.LOG_PROBS)
-        self._batch.answers = [row.cpu() for row in answers.unbind()]
+        self._batch.answers = found = [row.cpu() for row in answers.unbind()]
+        asked = torch.cat([row[1:] for row in found])
+        if len(asked) and asked.isnan().all():
+            raise ValueError(
+                "trainer.use_v1=false: the engine cannot run probes in the log-prob pass of this model; set trainer.use_v1=true, "
+                "where they run as rows of their own, or algorithm.rredcot.value_estimator=confidence"
+            )
         return output
