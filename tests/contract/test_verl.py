@@ -122,7 +122,7 @@ def test_advantages_are_made_where_we_expect() -> None:
 
 def test_the_estimator_is_registered_and_needs_our_trainer() -> None:
     assert core_algos.get_adv_estimator_fn("rredcot") is compute_rredcot_advantage
-    with pytest.raises(ValueError, match="plugin's trainer"):
+    with pytest.raises(ValueError, match="one of verl's own trainers"):
         compute_rredcot_advantage(torch.zeros(1, 2), torch.ones(1, 2))
 
 

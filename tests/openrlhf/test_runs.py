@@ -100,13 +100,28 @@ def test_a_reward_function_that_raises_is_named(tmp_path: Path) -> None:
     assert "the judge is away" in log
 
 
-def test_probes_as_rows_of_their_own_give_the_same(tmp_path: Path) -> None:
-    found = []
-    for backend in ("cached", "batched"):
-        (tmp_path / backend).mkdir()
-        words = ("--algo.advantage.estimator", "rredcot", "--algo.rredcot.probe_backend", backend)
-        found.append(numbers(run(tmp_path / backend, *words, "--data.max_samples", "8"), "rredcot/value/raw/mean"))
-    assert found[0] == pytest.approx(found[1], rel=1e-4) and found[0]
+PACKED_ROWS = ("--ds.packing_samples", "--ds.attn_implementation", "sdpa_flash_attention")
+
+
+def test_every_backend_gives_the_same_with_packed_rows_and_without(tmp_path: Path) -> None:
+    found = {}
+    for backend, rows in (
+        ("cached", ()),
+        ("cached", PACKED_ROWS),
+        ("packed", ()),
+        ("packed", PACKED_ROWS),
+        ("batched", ()),
+    ):
+        folder = tmp_path / f"{backend}{len(rows)}"
+        folder.mkdir()
+        words = ("--algo.advantage.estimator", "rredcot", "--algo.rredcot.probe_backend", backend, *rows)
+        log = run(folder, *words, "--data.max_samples", "8")
+        assert "probes of this model run as rows of their own" not in log
+        assert max(map(abs, numbers(log, "vllm_kl"))) < 1e-4  # log-probs of tokens are those of the engine
+        found[folder.name] = numbers(log, "rredcot/value/raw/mean") + numbers(log, "rredcot/credit/abs_delta/mean")
+    assert all(len(own) == 2 and own[0] > 0 for own in found.values())
+    for own in found.values():
+        assert own == pytest.approx(found["cached0"], rel=1e-4)
 
 
 def test_the_values_of_a_critic_train(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -15,8 +15,15 @@ from typing import Any
 import openrlhf.trainer.ray.ppo_actor as host
 import ray
 import torch
+from transformers.modeling_outputs import CausalLMOutput
 
-from rredcot_plugin.probes import UnsupportedModelError, build_layout, capture_trunk, forward_probes
+from rredcot_plugin.probes import (
+    UnsupportedModelError,
+    build_layout,
+    capture_trunk,
+    forward_packed,
+    forward_probes,
+)
 from rredcot_plugin.probes.batched import forward_batched
 from rredcot_plugin.probes.capture import RowSpan
 from rredcot_plugin.probes.layout import ProbeSpec, row_spans_of, unpack
@@ -56,7 +63,8 @@ class RRedCoTPolicyActor(Base):
         lengths = attention_mask.sum(1).tolist()
         rows = [sequences[row, :length].tolist() for row, length in enumerate(lengths)]
         spans = row_spans_of(lengths) if self.actor.packing_samples else [(i, 0, n) for i, n in enumerate(lengths)]
-        found = self._cached(given, specs, rows, spans) if probe_backend == "cached" else None
+        in_pass = {"cached": self._cached, "packed": self._packed}.get(probe_backend)
+        found = in_pass and self._unless_unsupported(in_pass, given, specs, rows, spans)
         log_probs, answers, seconds, logits = found or self._batched(given, specs, rows)
         return {
             "log_probs": log_probs,
@@ -65,23 +73,47 @@ class RRedCoTPolicyActor(Base):
             **signals(logits, spans, action_mask, squares=squares),
         }
 
-    def _cached(
-        self, given: tuple, specs: list[list[ProbeSpec]], rows: list[list[int]], spans: Sequence[RowSpan]
-    ) -> Answered | None:
-        """The pass with keys and values kept, then one call for the probes; None where attention cannot be forked."""
-        module = self.actor.model.module
+    def _unless_unsupported(self, run: Callable[..., Answered], *given: Any) -> Answered | None:
+        """What ``run`` finds; None where the attention of the model cannot be forked."""
         try:
-            with capture_trunk(module) as captured, _kept_logits(module) as kept:
-                log_probs = super().forward(*given)
-            start = _now()
-            with _evaluated(self.actor):
-                answers = forward_probes(
-                    module, captured, build_layout(specs, rows), spans, self.actor.temperature
-                )
-            return log_probs, answers, _now() - start, kept.output.logits
+            return run(*given)
         except UnsupportedModelError as error:
             logger.warning("rredcot: probes of this model run as rows of their own (batched): %s", error)
         return None
+
+    def _cached(
+        self, given: tuple, specs: list[list[ProbeSpec]], rows: list[list[int]], spans: Sequence[RowSpan]
+    ) -> Answered:
+        """The pass with keys and values kept, then one call for the probes."""
+        module = self.actor.model.module
+        with capture_trunk(module) as captured, _kept_logits(module) as kept:
+            log_probs = super().forward(*given)
+        start = _now()
+        with _evaluated(self.actor):
+            answers = forward_probes(module, captured, build_layout(specs, rows), spans, self.actor.temperature)
+        return log_probs, answers, _now() - start, kept.output.logits
+
+    def _packed(
+        self, given: tuple, specs: list[list[ProbeSpec]], rows: list[list[int]], spans: Sequence[RowSpan]
+    ) -> Answered:
+        """One call of the model for rows and probes, in the place of the one that OpenRLHF's pass makes."""
+        module, width = self.actor.model.module, given[0].shape[1]
+        device, layout = next(module.parameters()).device, build_layout(specs, rows)
+        tokens = [torch.tensor(row, device=device) for row in rows]
+        found: list[torch.Tensor] = []
+
+        def forward(**_: Any) -> CausalLMOutput:
+            logits, answers = forward_packed(module, tokens, layout, self.actor.temperature)
+            found.append(answers)
+            if self.actor.packing_samples:
+                return CausalLMOutput(logits=logits[None])  # type: ignore[arg-type]
+            padded = torch.nn.utils.rnn.pad_sequence(logits.split([len(row) for row in rows]), batch_first=True)
+            padding = (0, 0, 0, width - padded.shape[1])
+            return CausalLMOutput(logits=torch.nn.functional.pad(padded, padding))  # type: ignore[arg-type]
+
+        with _kept_logits(module) as kept, _in_place_of_forward(module, forward):
+            log_probs = super().forward(*given)
+        return log_probs, found[0], 0.0, kept.output.logits
 
     def _batched(self, given: tuple, specs: list[list[ProbeSpec]], rows: list[list[int]]) -> Answered:
         """The pass, then every probe as a row of a plain forward."""
@@ -125,6 +157,22 @@ def _kept_logits(module: Any) -> Iterator[SimpleNamespace]:
         yield kept
     finally:
         handle.remove()
+
+
+@contextmanager
+def _in_place_of_forward(module: Any, once: Callable[..., Any]) -> Iterator[None]:
+    """While this is open the module's next call is ``once``, in which its own forward is back."""
+    own = module.forward
+
+    def forward(*_: Any, **given: Any) -> Any:
+        module.forward = own
+        return once(**given)
+
+    module.forward = forward
+    try:
+        yield
+    finally:
+        module.forward = own
 
 
 @contextmanager

@@ -80,7 +80,7 @@ class RRedCoTExperienceMaker(Base):
             flat, backend = iter(self.step.plan.packed), self.settings.probe_backend
             sequences = kwargs["sequences"]
             kwargs["probes"] = [list(itertools.islice(flat, len(own))) for own in sequences]
-            kwargs["probe_backend"] = ["batched" if backend == "batched" else "cached"] * len(sequences)
+            kwargs["probe_backend"] = ["cached" if backend == "auto" else backend] * len(sequences)
             kwargs["squares"] = [self.crediter.squares] * len(sequences)
         elif group is self.reward_model_group and "reward_model" in self.crediter.reads:
             kwargs["every_token"] = [True] * len(kwargs["sequences"])

@@ -22,7 +22,7 @@ from rredcot_plugin.values.base import proposal_limits, scores_read
 CLIP = (-10, 10)
 """``--reward.clip_range`` of OpenRLHF where it is not given."""
 
-BACKENDS = ("auto", "cached", "batched")
+BACKENDS = ("auto", "cached", "packed", "batched")
 
 READS = {PPO: "critic", RED: "reward_model"}
 """What an estimator's name promises to read."""
