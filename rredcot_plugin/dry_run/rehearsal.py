@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,10 @@ class Rehearsal:
             yield from OpenRLHFRehearsal(
                 self.script, launch, self.folder, self.steps, self.gpu_gb, self.verbose
             ).run(show)
+        elif find_spec("verl") is None:
+            raise RecipeError(
+                "starts verl, which is not installed in this environment: pip install 'rredcot[verl]'"
+            )
         else:
             yield from self._verl(launch, show)
 

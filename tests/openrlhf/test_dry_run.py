@@ -57,6 +57,13 @@ def test_what_is_wrong_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
     assert message in done.output
 
 
+def test_a_recipe_for_verl_says_that_verl_is_missing() -> None:
+    script = SCRIPT.parents[1] / "math/run_qwen3_4b_fsdp2_vllm.sh"
+    done = CliRunner().invoke(app, ["dry-run", str(script)], env={"COLUMNS": "300"})
+    assert done.exit_code == 1
+    assert "starts verl, which is not installed in this environment" in done.output
+
+
 def test_an_explanation_follows_openrlhfs_own_flags() -> None:
     flags = ["-O", "--algo.advantage.no_std_norm"]
     done = CliRunner().invoke(app, ["explain", str(SCRIPT), *flags, "--json"])
