@@ -18,11 +18,17 @@ HERE = Path(__file__).parent
 LIMIT = 600
 
 
-def run(folder: Path, *words: str, without: str | None = None, code: int = 0) -> str:
-    """Standard output and error of a run, which must end with ``code``."""
+def run(
+    folder: Path,
+    *words: str,
+    without: str | None = None,
+    code: int = 0,
+    changed: dict[str, str] | None = None,
+) -> str:
+    """Standard output and error of a run, which must end with ``code``; ``changed`` variables of its environment."""
     done = subprocess.run(
         command(folder, *words, without=without),
-        env=environment(),
+        env=environment() | (changed or {}),
         cwd=folder,
         capture_output=True,
         text=True,
@@ -98,6 +104,29 @@ def test_a_reward_function_that_raises_is_named(tmp_path: Path) -> None:
     log = run(tmp_path, *words, "--data.max_samples", "8", code=1)
     assert f"--reward.remote_url {tmp_path}/reward.py: gave no reward to " in log
     assert "the judge is away" in log
+
+
+BROKEN = """
+import openrlhf.trainer.ray.vllm_worker_wrap as host
+def fail(self, *args, **kwargs):
+    raise RuntimeError("the receiver cannot take these weights")
+host.WorkerWrap.update_weight = fail
+"""
+START = """
+from rredcot_plugin.integrations import lazy
+lazy.install({"openrlhf.trainer.ray.vllm_worker_wrap": "broken_sync"})
+"""
+
+
+def test_a_weight_sync_that_fails_ends_the_run_with_the_cause(tmp_path: Path) -> None:
+    """Python starts every process of the run with ``sitecustomize``, which breaks what receives weights."""
+    (tmp_path / "broken_sync.py").write_text(BROKEN)
+    (tmp_path / "sitecustomize.py").write_text(START)
+    path = f"{tmp_path}:{environment()['PYTHONPATH']}"
+    words = ("--algo.advantage.estimator", "rredcot", "--data.max_samples", "16")
+    log = run(tmp_path, *words, code=1, changed={"PYTHONPATH": path})
+    assert "the receiver cannot take these weights" in log
+    assert not numbers(log, "rollout/reward_mean")  # no step went on with the old weights
 
 
 PACKED_ROWS = ("--ds.packing_samples", "--ds.attn_implementation", "sdpa_flash_attention")
