@@ -22,7 +22,7 @@ PHASES = (
     ("ray init kwargs", "starting Ray"),
     ("TaskRunnerV1", "starting verl's workers"),
     ("ready to fit", "validating the untrained model"),
-    ("Started a local Ray instance", "starting OpenRLHF's workers"),
+    ("RolloutRayActor", "starting OpenRLHF's workers"),
 )
 """What the first appearance of a text in the output says about where the run is."""
 
