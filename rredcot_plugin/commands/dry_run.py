@@ -6,7 +6,6 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from rredcot_plugin.commands.checks import is_installed
 from rredcot_plugin.commands.needs import require
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def dry_run(
     ] = False,
 ) -> None:
     """Check recipes without their GPUs: configuration, data, reward, memory, and two steps on the CPU."""
-    if not any(find_spec(name) for name in TRAINERS):
+    if not any(is_installed(name) for name in TRAINERS):
         require(TRAINERS[:1], "verl,recipes")
     require(NEEDS, "verl,recipes")
     for script in recipe:

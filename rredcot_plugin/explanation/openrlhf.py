@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 from collections.abc import Iterator, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from rredcot_plugin.allowed import Choice
 from rredcot_plugin.choices import automatic
+from rredcot_plugin.commands.checks import is_installed
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.dry_run.errors import RecipeError
 from rredcot_plugin.dry_run.launch import Launch
@@ -42,7 +42,7 @@ def explain_openrlhf(launch: Launch) -> Explanation:
         settings = RRedCoTConfig.from_keys(keys, sources)
     except ValueError as error:
         raise RecipeError(f"algorithm: {str(error).replace(OURS.rstrip('.'), PREFIX.rstrip('.'))}") from error
-    args = _flags(launch, arguments) if find_spec("openrlhf") else None
+    args = _flags(launch, arguments) if is_installed("openrlhf") else None
     followed, choices = _choices(settings, args)
     backend = choices.get("probe_backend")
     return Explanation(

@@ -1,5 +1,5 @@
 """These tests run in the environment of ``make env-openrlhf``, which has OpenRLHF and no verl."""
 
-from importlib.util import find_spec
+from rredcot_plugin.commands.checks import is_installed
 
-collect_ignore_glob = [] if find_spec("openrlhf") else ["[!c]*.py"]
+collect_ignore_glob = [] if is_installed("openrlhf") else ["[!c]*.py"]
