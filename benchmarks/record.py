@@ -8,13 +8,15 @@ import platform
 import subprocess
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 import torch
+
+from rredcot_plugin.commands.checks import is_installed
 
 Summary = dict[str, dict[str, float]]
 PACKAGES = ("torch", "transformers", "verl", "openrlhf")
@@ -79,14 +81,6 @@ def describe_machine() -> dict[str, Any]:
         **{name: version(name) for name in PACKAGES if is_installed(name)},
         "python": platform.python_version(),
     }
-
-
-def is_installed(name: str) -> bool:
-    try:
-        version(name)
-    except PackageNotFoundError:
-        return False
-    return True
 
 
 def git_head() -> str | None:

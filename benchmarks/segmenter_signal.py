@@ -27,7 +27,7 @@ from grads.stage import Setup, Sizes, draw_rollouts, success
 from grads.step import Step
 from grads.traces import build_pieces, build_traces, make_sketch, reference_gradient, sample
 from grads.truth import Pool
-from lab.models import CleanTraining, load_models
+from lab.models import CleanTraining, folder_name, load_models
 from lab.rollouts import Actor
 from lab.store import Store
 from lab.tasks import FAMILIES
@@ -174,7 +174,7 @@ def main() -> None:
     summary: Summary = {}
     for family in args.families:
         own = FAMILIES[family]
-        folder = Store(store.folder / (family if own.model == "demo" else f"{family}_{training.steps}"))
+        folder = Store(store.folder / folder_name(own, training))
         actor = Actor(own, models[own.model], build_tokenizer())
         for name, setup in prepare(actor, sizes, folder, args.segmenters).items():
             entries = measure(setup, name)

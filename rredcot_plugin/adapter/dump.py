@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import logging
 import os
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rredcot_plugin.adapter.trace_record import CreditedBatch, trace_record
+from rredcot_plugin.config import RRedCoTConfig
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +42,14 @@ class Dumper:
         self.max_mb = max_mb
         self.max_rows = max(1, MAX_ROWS // mini_batches)
         self._warned: set[str] = set()
+
+    @classmethod
+    def of_run(cls, settings: RRedCoTConfig, version: str, mini_batches: int = 1) -> Dumper | None:
+        """As the options ask for, by this ``version`` of rredcot; None where they name no ``dump_dir``."""
+        if not settings.dump_dir:
+            return None
+        about = {"version": version, "options": dataclasses.asdict(settings)}
+        return cls(Path(settings.dump_dir), settings.dump_max_mb, mini_batches, about)
 
     def write(self, step: int, mini_batch: int, batch: CreditedBatch) -> None:
         """Up to ``max_rows`` traces of a batch, with what was probed along them."""

@@ -12,6 +12,7 @@
 | `warm_start`   | some seconds of supervised training, so that some of its responses earn a reward  |
 | `memory_estimate` | memory a GPU, tokens of probes                                                    |
 | `trial`        | what the two steps train on                                                       |
+| `outcome`      | what they came to, whichever trainer made them                                    |
 | `training`     | two steps of stock verl on the CPU with the recipe's overrides                    |
 | `rehearsal`    | all of it in order, up to the first thing that is wrong                           |
 | `openrlhf`, `openrlhf_training` | the same for a recipe of OpenRLHF                                |

@@ -9,18 +9,20 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+from rredcot_plugin.commands.checks import is_installed
 from rredcot_plugin.dry_run.architecture import Architecture, find_architecture
 from rredcot_plugin.dry_run.data import SAMPLE, Data, gather
 from rredcot_plugin.dry_run.errors import RecipeError
 from rredcot_plugin.dry_run.findings import Finding
 from rredcot_plugin.dry_run.launch import Launch
-from rredcot_plugin.dry_run.openrlhf_training import Outcome, train
+from rredcot_plugin.dry_run.openrlhf_training import train
+from rredcot_plugin.dry_run.outcome import algorithm_line
 from rredcot_plugin.dry_run.reward import RewardTrial, Score, tried
 from rredcot_plugin.dry_run.trial import trial_of
 from rredcot_plugin.planning.memory import ADAM, GB
@@ -57,7 +59,7 @@ class OpenRLHFRehearsal:
         arguments = split_arguments(self.launch.overrides)
         settings = resolve_options(arguments, args)
         name = arguments.estimator or args.algo.advantage.estimator
-        yield Finding("algorithm", name if settings is None else _algorithm(name, settings))
+        yield Finding("algorithm", algorithm_line(name, settings))
         yield Finding("batch", check_sizes(args))
         found = self._data(args)
         yield Finding("data", found.note)
@@ -72,7 +74,13 @@ class OpenRLHFRehearsal:
             limits = (args.rollout.max_new_tokens or args.data.max_len, self.steps)
             plan = trial_of(architecture, found, trial, args.data.input_key, limits, self.folder)
             outcome = train(args, self.launch, plan, self.folder / "training", show)
-            yield from _outcome(outcome, settings is not None, self.verbose)
+            yield from outcome.findings(
+                "OpenRLHF",
+                "rollout/reward_mean",
+                f"{len(outcome.replaced)} flags",
+                ours=settings is not None,
+                verbose=self.verbose,
+            )
 
     def _data(self, args: Any) -> Data:
         files = [name.strip() for name in args.data.prompt_dataset.split(",")]
@@ -135,12 +143,10 @@ def read_flags(launch: Launch, file: Path) -> Any:
     Raises:
         RecipeError: OpenRLHF is not in this environment, or its parser, or ours, refuses a flag.
     """
-    try:
-        version("openrlhf")
-    except PackageNotFoundError:
+    if not is_installed("openrlhf"):
         raise RecipeError(
             "starts OpenRLHF, which is not installed in this environment; run this where it is (make env-openrlhf)"
-        ) from None
+        )
     from rredcot_plugin.integrations.openrlhf.flags import read
 
     command = [sys.executable, "-m", "rredcot_plugin.integrations.openrlhf.flags", str(file), *launch.overrides]
@@ -232,24 +238,3 @@ def _score(path: Path, label_key: str | None) -> Score:
         return number
 
     return score
-
-
-def _algorithm(name: str, settings: Any) -> str:
-    return f"{name}: segmenter {settings.segmenter}, values {settings.value_estimator}, lam {settings.lam:g}"
-
-
-def _outcome(outcome: Outcome, ours: bool, verbose: bool) -> Iterator[Finding]:
-    last = outcome.steps[max(outcome.steps)]
-    reward = last["rollout/reward_mean"]
-    text = f"{len(outcome.steps)} steps of stock OpenRLHF on the CPU; mean reward {reward:.2f} of a tiny model that has read these solutions"
-    yield Finding("training", text)
-    if ours:
-        wanted = "rredcot/credit/return_error/max"
-        if wanted not in last:
-            raise RecipeError(f"training: no {wanted} among the metrics")
-        probes = last.get("rredcot/probes/per_trace/mean", 0.0)
-        segments = last["rredcot/segments/per_trace/mean"]
-        text = f"{segments:.1f} segments and {probes:.1f} probes a trace, credit sums to the reward within {last[wanted]:.0g}"
-        yield Finding("credit", text)
-    named = ": " + ", ".join(outcome.replaced) if verbose else " (--verbose names them)"
-    yield Finding("training", f"{len(outcome.replaced)} flags had another value on the CPU{named}", "note")

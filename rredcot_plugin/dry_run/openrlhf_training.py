@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rredcot_plugin.dry_run.errors import RecipeError
 from rredcot_plugin.dry_run.launch import Launch
+from rredcot_plugin.dry_run.outcome import Outcome, check_metrics
 from rredcot_plugin.dry_run.training import first_error
 from rredcot_plugin.dry_run.trial import LOG, MICRO_BATCH, MOST_ROLLOUTS, PROMPTS, Trial
 from rredcot_plugin.tiny.openrlhf import steps_of
@@ -37,14 +36,6 @@ SWITCHES = {
 
 ELSEWHERE = ("--eval.", "--logger.", "--ckpt.", "--use_ms")
 """What a rehearsal leaves alone: validation, trackers, checkpoints."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """Metrics of each step, as OpenRLHF logged them; ``replaced``: flags of the recipe that had another value."""
-
-    steps: Mapping[int, Mapping[str, float]]
-    replaced: tuple[str, ...]
 
 
 def train(args: Any, launch: Launch, trial: Trial, folder: Path, show: Show) -> Outcome:
@@ -144,10 +135,5 @@ def _read_metrics(log: Path, steps: int) -> dict[int, dict[str, float]]:
         number: {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}
         for number, metrics in steps_of(log.read_text(encoding="utf-8", errors="replace")).items()
     }
-    if len(found) < steps:
-        raise RecipeError(f"training: expected metrics of {steps} steps, got {sorted(found)} (log: {log})")
-    for step, metrics in found.items():
-        bad = [name for name, value in metrics.items() if not math.isfinite(value)]
-        if bad:
-            raise RecipeError(f"training: {bad[0]} is not finite at step {step} (log: {log})")
+    check_metrics(found, steps, log)
     return found

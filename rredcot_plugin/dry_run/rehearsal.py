@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,8 +16,9 @@ from rredcot_plugin.dry_run.errors import RecipeError
 from rredcot_plugin.dry_run.findings import Finding
 from rredcot_plugin.dry_run.launch import Launch, find_launch
 from rredcot_plugin.dry_run.memory_estimate import estimate, probe_length
+from rredcot_plugin.dry_run.outcome import algorithm_line
 from rredcot_plugin.dry_run.reward import try_reward
-from rredcot_plugin.dry_run.training import Outcome, train
+from rredcot_plugin.dry_run.training import train
 from rredcot_plugin.dry_run.trial import LOG, trial_of
 from rredcot_plugin.tiny.watched import Show
 
@@ -66,7 +67,7 @@ class Rehearsal:
         config = compose(launch)
         yield from self._configuration(config, launch)
         settings = check_with_rredcot(config)
-        yield Finding("algorithm", _algorithm(config, settings))
+        yield Finding("algorithm", algorithm_line(str(config.algorithm.adv_estimator), settings))
         if settings is not None and (reason := why_not_in_pass(config)):
             yield Finding(
                 "algorithm", f"probes will run as rows of their own (slower), because of {reason}", "note"
@@ -86,7 +87,10 @@ class Rehearsal:
             limits = (config.data.max_response_length, self.steps)
             plan = trial_of(architecture, found, trial, config.data.prompt_key, limits, self.folder)
             outcome = train(config, launch, plan, self.folder / "training", show)
-            yield from _outcome(outcome, settings, len(launch.overrides), self.verbose)
+            replaced = f"{len(outcome.replaced)} of {len(launch.overrides)} overrides"
+            yield from outcome.findings(
+                "verl", "critic/score/mean", replaced, ours=settings is not None, verbose=self.verbose
+            )
 
     def _configuration(self, config: Any, launch: Launch) -> Iterator[Finding]:
         import verl
@@ -115,40 +119,3 @@ class Rehearsal:
         needs = estimate(config, settings, architecture, length, self.gpu_gb)
         for name, line in needs.lines(self.gpu_gb):
             yield Finding(name, line, "need")
-
-
-def _algorithm(config: Any, settings: Any) -> str:
-    name = str(config.algorithm.adv_estimator)
-    if settings is None:
-        return name
-    return f"{name}: segmenter {settings.segmenter}, values {settings.value_estimator}, lam {settings.lam:g}"
-
-
-def _outcome(outcome: Outcome, settings: Any, overrides: int, verbose: bool = False) -> Iterator[Finding]:
-    steps = {step: metrics for step, metrics in outcome.steps.items() if step > 0}
-    last = steps[max(steps)]
-    yield Finding("training", f"{len(steps)} steps of stock verl on the CPU; {_rewards(last)}")
-    if settings is not None:
-        yield Finding("credit", _credit(last))
-    named = ": " + ", ".join(outcome.replaced) if verbose else " (--verbose names them)"
-    replaced = f"{len(outcome.replaced)} of {overrides} overrides had another value on the CPU"
-    yield Finding("training", replaced + (named if outcome.replaced else ""), "note")
-
-
-def _rewards(metrics: Mapping[str, float]) -> str:
-    mean = metrics["critic/score/mean"]
-    return f"mean reward {mean:.2f} of a tiny model that has read these solutions"
-
-
-def _credit(metrics: Mapping[str, float]) -> str:
-    wanted = "rredcot/credit/return_error/max"
-    if wanted not in metrics:
-        raise RecipeError(f"training: no {wanted} among the metrics; is the plugin loaded? (rredcot doctor)")
-    segments, probes = (
-        metrics["rredcot/segments/per_trace/mean"],
-        metrics.get("rredcot/probes/per_trace/mean", 0.0),
-    )
-    return (
-        f"{segments:.1f} segments and {probes:.1f} probes a trace, credit sums to the reward within "
-        f"{metrics[wanted]:.0g}"
-    )

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rredcot_plugin.dry_run.errors import RecipeError
 from rredcot_plugin.dry_run.launch import MAIN, Launch, find_launch
+from rredcot_plugin.dry_run.outcome import Outcome, check_metrics
 from rredcot_plugin.dry_run.trial import LOG, MICRO_BATCH, MOST_ROLLOUTS, PROMPTS, Trial
 from rredcot_plugin.tiny import SCRIPT as CPU_SCRIPT
 from rredcot_plugin.tiny.progress import relevant_lines
@@ -41,15 +40,6 @@ GPU_ONLY = (
     "critic.megatron.",
 )
 """Overrides of the recipe that verl's configuration has no place for without Megatron."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """Metrics of each step, as verl logged them."""
-
-    steps: Mapping[int, Mapping[str, float]]
-    replaced: tuple[str, ...]
-    """Keys of the recipe that had another value on the CPU."""
 
 
 def train(config: Any, launch: Launch, trial: Trial, folder: Path, show: Show) -> Outcome:
@@ -158,10 +148,5 @@ def _read_metrics(path: Path, steps: int, log: Path) -> dict[int, dict[str, floa
     for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
         record = json.loads(line)
         found.setdefault(int(record["step"]), {}).update(record["data"])
-    if len([step for step in found if step > 0]) < steps:
-        raise RecipeError(f"training: expected metrics of {steps} steps, got {sorted(found)} (log: {log})")
-    for step, metrics in found.items():
-        bad = [name for name, value in metrics.items() if isinstance(value, float) and not math.isfinite(value)]
-        if bad:
-            raise RecipeError(f"training: {bad[0]} is {metrics[bad[0]]} at step {step} (log: {log})")
+    check_metrics(found, steps, log)
     return found

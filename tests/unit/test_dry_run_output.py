@@ -8,8 +8,7 @@ import pytest
 from rich.console import Console
 
 from rredcot_plugin.commands.dry_run import _live
-from rredcot_plugin.dry_run.rehearsal import _outcome
-from rredcot_plugin.dry_run.training import Outcome
+from rredcot_plugin.dry_run.outcome import Outcome
 from rredcot_plugin.tiny.progress import Progress
 
 
@@ -28,5 +27,5 @@ def test_a_pipe_gets_one_line_per_phase() -> None:
 @pytest.mark.parametrize(("verbose", "told"), [(True, "CPU: a.b, c"), (False, "CPU (--verbose names them)")])
 def test_replaced_overrides_are_named_on_request(verbose: bool, told: str) -> None:
     outcome = Outcome({1: {"critic/score/mean": 0.5}}, ("a.b", "c"))
-    *_, last = _outcome(outcome, None, 5, verbose)
+    *_, last = outcome.findings("verl", "critic/score/mean", "2 of 5 overrides", ours=False, verbose=verbose)
     assert last.text == f"2 of 5 overrides had another value on the {told}"

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import logging
 import time
-from pathlib import Path
 from typing import Any
 
 import openrlhf.trainer.ppo_trainer as host
@@ -39,10 +37,7 @@ class RRedCoTExperienceMaker(Base):
         self.step: Step | None = None
         self.global_step = 0
         self._warned, self._plan_seconds = False, 0.0
-        self.dumper = None
-        if self.settings.dump_dir:
-            about = {"version": __version__, "options": dataclasses.asdict(self.settings)}
-            self.dumper = Dumper(Path(self.settings.dump_dir), self.settings.dump_max_mb, about=about)
+        self.dumper = Dumper.of_run(self.settings, __version__)
 
     @property
     def calibrator(self) -> Any:

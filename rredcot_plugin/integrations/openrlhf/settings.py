@@ -89,7 +89,9 @@ def check(estimator: str, options: Mapping[str, Any], settings: RRedCoTConfig) -
         )
     for name in VERL_ONLY:
         if name in options:
-            raise ValueError(f"{PREFIX}{name}: is of verl's trainer, and has no meaning in OpenRLHF; leave it out")
+            raise ValueError(
+                f"{PREFIX}{name}: belongs to verl's trainer and has no meaning in OpenRLHF; leave it out"
+            )
     if settings.probe_backend not in BACKENDS:
         raise ValueError(
             f"{PREFIX}probe_backend {settings.probe_backend}: in OpenRLHF there are {', '.join(BACKENDS)}"

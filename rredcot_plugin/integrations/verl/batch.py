@@ -91,9 +91,9 @@ class BatchSource:
             rewards=onto_unmasked(padded(data["rm_scores"], width).float(), mask),
             group_ids=[str(uid) for uid in data["uid"]],
             log_probs=None if recorded is None else signal(recorded, width),
-            ground_truths=_entries(data.get("reward_model", None), "ground_truth"),
+            ground_truths=entries_of(data.get("reward_model", None), "ground_truth"),
             references=column_entries(data.get(self.reference_column, None))
-            or _entries(data.get("extra_info", None), self.reference_column),
+            or entries_of(data.get("extra_info", None), self.reference_column),
         )
         return PromptedRollouts(rollouts, list(data["prompts"].unbind()), [""] * len(lengths), lengths)
 
@@ -144,7 +144,7 @@ def column_entries(column: Any) -> list[Any] | None:
     return None if column is None else [getattr(entry, "data", entry) for entry in column]
 
 
-def _entries(column: Any, key: str) -> list[Any] | None:
+def entries_of(column: Any, key: str) -> list[Any] | None:
     """One key of a column of mappings, None where a row lacks it."""
     found = column_entries(column)
     return None if found is None else [e.get(key) if isinstance(e, dict) else None for e in found]

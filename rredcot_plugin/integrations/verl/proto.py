@@ -15,7 +15,7 @@ from verl.utils import tensordict_utils as tu
 
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.integrations.verl import transfer_fields
-from rredcot_plugin.integrations.verl.batch import REWARD_FIELDS, onto_unmasked
+from rredcot_plugin.integrations.verl.batch import REWARD_FIELDS, entries_of, onto_unmasked
 from rredcot_plugin.types import Rollouts
 
 SIGNALS = {"old_log_probs": "log_probs", "entropys": "entropies"}
@@ -117,8 +117,7 @@ class ProtoSource:
         return None if column is None else [column[row] for row in self.index]
 
     def _entries(self, name: str, key: str) -> list[Any] | None:
-        column = self._column(name)
-        return None if column is None else [e.get(key) if isinstance(e, dict) else None for e in column]
+        return entries_of(self._column(name), key)
 
 
 def open_proto(batch: ProtoBatch, rows: Sequence[int], *, reference_column: str = "references") -> ProtoSource:

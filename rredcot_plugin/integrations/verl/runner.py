@@ -13,7 +13,6 @@ import functools
 import logging
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -60,10 +59,7 @@ class CreditRunner:
         self._credit_workers: CreditWorkers | None = None
         mini_batches = trainer.parameter_sync_step
         self._tracker = CreditTracker(settings.histogram_every, mini_batches)
-        self._dumper = None
-        if settings.dump_dir:
-            about = {"version": __version__, "options": dataclasses.asdict(settings)}
-            self._dumper = Dumper(Path(settings.dump_dir), settings.dump_max_mb, mini_batches, about)
+        self._dumper = Dumper.of_run(settings, __version__, mini_batches)
 
     @property
     def credit_workers(self) -> CreditWorkers:
