@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from rredcot_plugin.adapter.probe_plan import ProbePlan
+from rredcot_plugin.adapter.probe_plan import ProbePlan, output_at
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.text.alignment import TokenBytes
 from rredcot_plugin.types import Credit, Rollouts
@@ -58,7 +58,7 @@ class CreditedBatch:
     """A batch with its credit, and what it takes to show it to people.
 
     ``rollouts`` are those that ``credit`` was assigned to; ``rows`` has the prompts and texts of the same rows.
-    ``asked`` is None where nothing was probed.
+    ``asked`` is None where nothing was probed. ``sessions`` are the host's names of the rows, None where it has none.
     """
 
     rows: PromptedRollouts
@@ -66,10 +66,14 @@ class CreditedBatch:
     credit: Credit
     table: TokenBytes
     asked: Asked | None = None
+    sessions: Sequence[str] | None = None
 
     def prompt(self, row: int, most: int) -> str:
         """The last ``most`` tokens of a prompt as text."""
-        return self.table.align(self.rows.prompts[row][-most:].cpu().numpy())[0]
+        return self.text(self.rows.prompts[row][-most:])
+
+    def text(self, token_ids: torch.Tensor) -> str:
+        return self.table.align(token_ids.cpu().numpy())[0]
 
     def ground_truth(self, row: int) -> str | None:
         """The ground truth as text, None where there is none."""
@@ -79,7 +83,8 @@ class CreditedBatch:
 
 def trace_record(step: int, row: int, batch: CreditedBatch) -> dict[str, Any]:
     """Row ``row`` of a batch as JSON knows it; where it was probed, also ``proposals`` and, at the state before each
-    segment, their ``probabilities``, which show where a value comes from."""
+    segment, their ``probabilities``, which show where a value comes from. ``session`` is the host's name of the row; where it
+    is several outputs, ``outputs`` has their numbers and prompts, and every segment the number of its ``output``."""
     record: dict[str, Any] = {
         "step": step,
         "uid": str(batch.rollouts.group_ids[row]),
@@ -88,6 +93,16 @@ def trace_record(step: int, row: int, batch: CreditedBatch) -> dict[str, Any]:
         "reward": _number(float(batch.rollouts.outcomes[row])),
         "segments": _segments(row, batch),
     }
+    if batch.sessions is not None:
+        record["session"] = batch.sessions[row]
+    outputs = batch.rows.outputs_of(row)
+    if len(outputs) > 1:
+        record["outputs"] = [
+            {"number": own.number, "prompt": batch.text(own.prompt[-MAX_PROMPT_TOKENS:])} for own in outputs
+        ]
+        starts = batch.credit.segments.starts[row].tolist()
+        for segment, start in zip(record["segments"], starts, strict=False):  # starts are padded
+            segment["output"] = outputs[output_at(outputs, start)].number
     if batch.asked is None or not len(batch.asked.plan.places[row]):
         return record
     record["proposals"], by_state = batch.asked.of(row, len(record["segments"]))
