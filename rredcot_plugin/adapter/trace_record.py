@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -18,6 +19,10 @@ MAX_PROMPT_TOKENS = 2048
 
 MAX_PROPOSALS, MAX_PROPOSAL_CHARACTERS = 8, 200
 """Of a trace, the proposals that were ever most probable are written, and of a longer one only its start."""
+
+
+MAX_OBSERVATION_CHARACTERS = 4000
+"""Of what a tool answered between two segments; of a longer answer its start and its end are written."""
 
 
 @dataclass(frozen=True)
@@ -112,25 +117,46 @@ def trace_record(step: int, row: int, batch: CreditedBatch) -> dict[str, Any]:
 
 
 def _segments(row: int, batch: CreditedBatch) -> list[dict[str, Any]]:
-    """Text, value before it, redistributed reward and advantage (the mean over its tokens) of each segment."""
+    """Text, value before it, redistributed reward and advantage (the mean over its tokens) of each segment; and what the
+    model did not write: an ``observation`` before the segment, ``observed`` characters [from, to) of its text."""
     credit, mask = batch.credit, batch.rollouts.response_mask[row]
-    ids = credit.segments.segment_ids[row][mask].tolist()
-    tokens = credit.advantages[row][mask].tolist()
+    columns = mask.nonzero()[:, 0].tolist()
+    ids, tokens = credit.segments.segment_ids[row][mask], credit.advantages[row][mask].tolist()
     text, spans = batch.rows.text_of(row, batch.table)
+    numbers = torch.arange(int(credit.segments.num_segments[row]) + 1, device=ids.device)
+    begins = torch.searchsorted(ids.contiguous(), numbers).tolist()
     found = []
-    for segment in range(int(credit.segments.num_segments[row])):
-        inside = [i for i, number in enumerate(ids) if number == segment]
-        start, end = int(spans[inside[0]][0]), int(spans[inside[-1]][1])
+    for segment, (begin, end) in enumerate(pairwise(begins)):
+        first, last = int(spans[begin][0]), int(spans[end - 1][1])
+        gaps = [i for i in range(begin + 1, end) if columns[i] > columns[i - 1] + 1]
         found.append(
             {
-                "text": text[start:end],
-                "tokens": len(inside),
+                "text": text[first:last],
+                "tokens": end - begin,
                 "value": _number(float(credit.values[row, segment])),
                 "reward": _number(float(credit.segment_rewards[row, segment])),
-                "advantage": _number(sum(tokens[i] for i in inside) / len(inside)),
+                "advantage": _number(sum(tokens[begin:end]) / (end - begin)),
             }
+            | _unless_empty("observation", _before(begin, columns, text, spans))
+            | _unless_empty("observed", [[int(spans[i - 1][1]) - first, int(spans[i][0]) - first] for i in gaps])
         )
     return found
+
+
+def _before(token: int, columns: list[int], text: str, spans: Any) -> str:
+    """What stands between a token of the model's and the one before it, shortened; nothing where they are neighbours."""
+    if columns[token] == (columns[token - 1] + 1 if token else 0):
+        return ""
+    between = text[int(spans[token - 1][1]) if token else 0 : int(spans[token][0])]
+    if len(between) <= MAX_OBSERVATION_CHARACTERS:
+        return between if between.strip() else ""
+    half = MAX_OBSERVATION_CHARACTERS // 2
+    left_out = f"{len(between) - 2 * half:,} characters left out"
+    return f"{between[:half]}\n… {left_out} …\n{between[-half:]}"
+
+
+def _unless_empty(key: str, found: Any) -> dict[str, Any]:
+    return {key: found} if found else {}
 
 
 def _number(x: float) -> float | None:
