@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rredcot_plugin.adapter.merging import merge_numbers, merge_plans, merge_summaries
+from rredcot_plugin.adapter.output_cuts import build_levels
 from rredcot_plugin.adapter.probe_plan import ProbePlan, place_probes
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.adapter.summary import BatchSummary, Index
@@ -50,7 +51,7 @@ class GroupWork:
     def read(self, rows: PromptedRollouts, index: Index | None = None) -> BatchSummary:
         """Segments and the summary of these rows; an error names rows by ``index``, their numbers in the batch."""
         self.rows = rows = rows.read(self.table)
-        levels = self.config.build_levels(rows.rollouts)
+        levels = build_levels(rows, self.config)
         self._segments = levels[-1]
         check_partition(self._segments, rows.rollouts.response_mask, index)
         style = AnswerStyle.of(rows.rollouts.texts or [], rows.prompt_tails)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
-from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
+from rredcot_plugin.adapter.prompted_rollouts import Output, PromptedRollouts
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.credit.metrics import share
-from rredcot_plugin.probes.layout import ProbeSpec, pack, packed_tokens, unpack
+from rredcot_plugin.probes.layout import ProbeSpec, pack, packed_tokens, split_packs, unpack
 from rredcot_plugin.text.answers import THINK_END, AnswerFormat
 from rredcot_plugin.text.encoding import EncodedProbe, ProbeEncoder
 from rredcot_plugin.types import Rollouts, Segments
@@ -33,8 +34,8 @@ NO_PLACES = torch.zeros(0, 4, dtype=torch.int64)
 
 @dataclass(frozen=True)
 class ProbePlan:
-    """``packed[b]`` are the probes of active row b (``probes.layout.pack``), ``places[b]`` (P_b, 4) what each one
-    stands for: the proposal of a column of a kind, at a state; and how many of its tokens count. ``tokens`` are those of
+    """``packed[b]`` are the probes of row b (``probes.layout.pack``; where its session has several outputs, one pack of
+    each, one after another), ``places[b]`` (P_b, 4) what each one stands for: the proposal of a column of a kind, at a state; and how many of its tokens count. ``tokens`` are those of
     all probes, bridges included. ``packed`` is empty once the probes are where they are needed.
 
     Tensors, not objects: a big batch has millions of probes, and sends them between processes. ``proposals`` by
@@ -56,13 +57,13 @@ class ProbePlan:
 
     @property
     def specs(self) -> list[list[ProbeSpec]]:
-        """The probes of every active row, decoded at each call."""
-        return [unpack(vector) for vector in self.packed]
+        """The probes of every output, row by row, decoded at each call."""
+        return [unpack(pack) for vector in self.packed for pack in split_packs(vector)]
 
     def probed(
         self, log_probs: Sequence[Sequence[float] | torch.Tensor], *, length_normalize: bool
     ) -> dict[str, Probed]:
-        """Log-probs of the probes, in the order of ``specs``, as (B, S, N) tensors, by kind of proposal.
+        """Log-probs of the probes of every row, in the order of ``places``, as (B, S, N) tensors, by kind of proposal.
 
         A proposal whose log-prob is not a number at some state is dropped for that row; a kind without any
         proposal is left out.
@@ -118,53 +119,75 @@ def place_probes(
     limits = proposal_limits(config.build_value_estimator())
     found = {kind: _propose(kind, limit, rows.rollouts, config, encoder, lowest) for kind, limit in limits.items()}
     valid = {kind: proposals.valid.clone() for kind, proposals in found.items()}
-    packed, places = [], []
+    packed, places, tokens = [], [], 0
     first = 1 if config.prior_from_group else 0
     starts, counts = segments.starts.tolist(), segments.num_segments.tolist()
     for row in range(len(rows.prompts)):
         # of one row at a time: their prefixes are long
         states = _States(rows, row, starts[row][: counts[row]], first, encoder)
-        specs: list[ProbeSpec] = []
-        at: list[tuple[int, int, int, int]] = []
+        specs: list[list[ProbeSpec]] = [[] for _ in rows.outputs_of(row)]
+        at: list[list[tuple[int, int, int, int]]] = [[] for _ in specs]
         for kind, (name, proposals) in enumerate(found.items()):
             for column in range(len(proposals.answers[row])):
                 encoded = states.encode(encoder, proposals, column)
                 if not all(encoded):  # longer than max_probe_tokens
                     valid[name][row, column] = False
                     continue
-                for state, boundary, probe in zip(states.numbers, states.boundaries, encoded, strict=True):
+                for state, output, boundary, probe in zip(*states.places, encoded, strict=True):
                     assert probe is not None
                     ids, skip = probe
-                    specs.append((boundary, ids, skip))
-                    at.append((kind, state, column, len(ids) - skip))
-        packed.append(pack(specs))
-        places.append(torch.tensor(at, dtype=torch.int64).reshape(-1, 4))
+                    specs[output].append((boundary, ids, skip))
+                    at[output].append((kind, state, column, len(ids) - skip))
+        packs = list(map(pack, specs))
+        packed.append(torch.cat(packs))
+        places.append(torch.tensor([place for own in at for place in own], dtype=torch.int64).reshape(-1, 4))
+        tokens += sum(map(packed_tokens, packs))
     kept = {kind: dataclasses.replace(proposals, valid=valid[kind]) for kind, proposals in found.items()}
     offered = {kind: proposals.valid for kind, proposals in found.items()}
-    return ProbePlan(packed, places, kept, offered, segments, sum(map(packed_tokens, packed)))
+    return ProbePlan(packed, places, kept, offered, segments, tokens)
 
 
 def answer_starts(rows: PromptedRollouts, segments: Segments) -> list[int]:
-    """Where the answer of each row begins, in tokens from the start of the prompt: at its last segment; −1 where
-    that is the only one."""
+    """Where the answer of each row begins, in tokens from the start of the prompt of the output that it stands in: at the
+    row's last segment. One number an output; −1 for outputs without it, and where the row has one segment only."""
     firsts, counts = segments.starts.tolist(), segments.num_segments.tolist()
-    return [
-        len(prompt) + firsts[row][count - 1] if count > 1 else -1
-        for row, (prompt, count) in enumerate(zip(rows.prompts, counts, strict=True))
-    ]
+    found = []
+    for row, count in enumerate(counts):
+        outputs = rows.outputs_of(row)
+        last = output_at(outputs, firsts[row][count - 1]) if count > 1 else -1
+        found += [
+            len(output.prompt) + firsts[row][count - 1] - output.start if number == last else -1
+            for number, output in enumerate(outputs)
+        ]
+    return found
+
+
+def output_at(outputs: Sequence[Output], column: int) -> int:
+    """The position among the outputs of a row of the one that a column belongs to.
+
+    >>> outputs = [Output(torch.arange(3), 0, 4), Output(torch.arange(9), 5, 2)]
+    >>> [output_at(outputs, column) for column in (0, 3, 5, 6)]
+    [0, 0, 1, 1]
+    """
+    return bisect_right([output.start for output in outputs], column) - 1
 
 
 class _States:
-    """The states of a row that are probed: their numbers, boundaries (tokens, prompt included), the text before
-    them and the bridge that continues it."""
+    """The states of a row that are probed. ``places``: their numbers, the positions of their outputs, and their boundaries
+    (tokens of that output, prompt included); and what the text of that output before them and the bridge that continues it
+    are."""
 
     def __init__(
         self, rows: PromptedRollouts, row: int, starts: list[int], first: int, encoder: ProbeEncoder
     ) -> None:
         self.row = row
-        self.numbers = list(range(first, len(starts)))
-        self.boundaries = [len(rows.prompts[row]) + starts[state] for state in self.numbers]
-        self.prefixes = _prefixes(rows, row, starts[first:])
+        outputs, columns = rows.outputs_of(row), starts[first:]
+        own = [output_at(outputs, column) for column in columns]
+        boundaries = [
+            len(outputs[i].prompt) + column - outputs[i].start for i, column in zip(own, columns, strict=True)
+        ]
+        self.places = list(range(first, len(starts))), own, boundaries
+        self.prefixes = _prefixes(rows, row, [outputs[i].start for i in own], columns)
         self.bridges = [encoder.bridge_after(prefix) for prefix in self.prefixes]
 
     def encode(self, encoder: ProbeEncoder, proposals: Proposals, column: int) -> list[EncodedProbe | None]:
@@ -203,13 +226,17 @@ def _extract(answer_format: AnswerFormat, text: str) -> str | None:
     return answer_format.extract(text.rpartition(THINK_END)[2])
 
 
-def _prefixes(rows: PromptedRollouts, row: int, starts: list[int]) -> list[str]:
-    """The response's text before each of some columns."""
+def _prefixes(rows: PromptedRollouts, row: int, firsts: list[int], columns: list[int]) -> list[str]:
+    """The response's text before each of some columns, from the output on that begins at the column ``firsts``."""
     rollouts = rows.rollouts
     assert rollouts.texts is not None and rollouts.token_offsets is not None
-    before = torch.nn.functional.pad(rollouts.response_mask[row].cumsum(0), (1, 0))[starts].tolist()
+    before = torch.nn.functional.pad(rollouts.response_mask[row].cumsum(0), (1, 0))
     spans, text = rollouts.token_offsets[row], rollouts.texts[row]
-    return [text[: int(spans[count - 1][1])] if count else "" for count in before]
+    found = []
+    for earlier, count in zip(before[firsts].tolist(), before[columns].tolist(), strict=True):
+        begin = int(spans[earlier][0]) if 0 < earlier < count else 0
+        found.append(text[begin : int(spans[count - 1][1])] if count > earlier else "")
+    return found
 
 
 def plan_metrics(plan: ProbePlan, tokens: int) -> dict[str, float]:

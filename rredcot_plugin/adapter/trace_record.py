@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
 
-from rredcot_plugin.adapter.probe_plan import ProbePlan
+from rredcot_plugin.adapter.probe_plan import ProbePlan, output_at
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.text.alignment import TokenBytes
 from rredcot_plugin.types import Credit, Rollouts
@@ -18,6 +19,10 @@ MAX_PROMPT_TOKENS = 2048
 
 MAX_PROPOSALS, MAX_PROPOSAL_CHARACTERS = 8, 200
 """Of a trace, the proposals that were ever most probable are written, and of a longer one only its start."""
+
+
+MAX_OBSERVATION_CHARACTERS = 4000
+"""Of what a tool answered between two segments; of a longer answer its start and its end are written."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,7 @@ class CreditedBatch:
     """A batch with its credit, and what it takes to show it to people.
 
     ``rollouts`` are those that ``credit`` was assigned to; ``rows`` has the prompts and texts of the same rows.
-    ``asked`` is None where nothing was probed.
+    ``asked`` is None where nothing was probed. ``sessions`` are the host's names of the rows, None where it has none.
     """
 
     rows: PromptedRollouts
@@ -66,10 +71,14 @@ class CreditedBatch:
     credit: Credit
     table: TokenBytes
     asked: Asked | None = None
+    sessions: Sequence[str] | None = None
 
     def prompt(self, row: int, most: int) -> str:
         """The last ``most`` tokens of a prompt as text."""
-        return self.table.align(self.rows.prompts[row][-most:].cpu().numpy())[0]
+        return self.text(self.rows.prompts[row][-most:])
+
+    def text(self, token_ids: torch.Tensor) -> str:
+        return self.table.align(token_ids.cpu().numpy())[0]
 
     def ground_truth(self, row: int) -> str | None:
         """The ground truth as text, None where there is none."""
@@ -79,7 +88,8 @@ class CreditedBatch:
 
 def trace_record(step: int, row: int, batch: CreditedBatch) -> dict[str, Any]:
     """Row ``row`` of a batch as JSON knows it; where it was probed, also ``proposals`` and, at the state before each
-    segment, their ``probabilities``, which show where a value comes from."""
+    segment, their ``probabilities``, which show where a value comes from. ``session`` is the host's name of the row; where it
+    is several outputs, ``outputs`` has their numbers and prompts, and every segment the number of its ``output``."""
     record: dict[str, Any] = {
         "step": step,
         "uid": str(batch.rollouts.group_ids[row]),
@@ -88,6 +98,16 @@ def trace_record(step: int, row: int, batch: CreditedBatch) -> dict[str, Any]:
         "reward": _number(float(batch.rollouts.outcomes[row])),
         "segments": _segments(row, batch),
     }
+    if batch.sessions is not None:
+        record["session"] = batch.sessions[row]
+    outputs = batch.rows.outputs_of(row)
+    if len(outputs) > 1:
+        record["outputs"] = [
+            {"number": own.number, "prompt": batch.text(own.prompt[-MAX_PROMPT_TOKENS:])} for own in outputs
+        ]
+        starts = batch.credit.segments.starts[row].tolist()
+        for segment, start in zip(record["segments"], starts, strict=False):  # starts are padded
+            segment["output"] = outputs[output_at(outputs, start)].number
     if batch.asked is None or not len(batch.asked.plan.places[row]):
         return record
     record["proposals"], by_state = batch.asked.of(row, len(record["segments"]))
@@ -97,25 +117,46 @@ def trace_record(step: int, row: int, batch: CreditedBatch) -> dict[str, Any]:
 
 
 def _segments(row: int, batch: CreditedBatch) -> list[dict[str, Any]]:
-    """Text, value before it, redistributed reward and advantage (the mean over its tokens) of each segment."""
+    """Text, value before it, redistributed reward and advantage (the mean over its tokens) of each segment; and what the
+    model did not write: an ``observation`` before the segment, ``observed`` characters [from, to) of its text."""
     credit, mask = batch.credit, batch.rollouts.response_mask[row]
-    ids = credit.segments.segment_ids[row][mask].tolist()
-    tokens = credit.advantages[row][mask].tolist()
+    columns = mask.nonzero()[:, 0].tolist()
+    ids, tokens = credit.segments.segment_ids[row][mask], credit.advantages[row][mask].tolist()
     text, spans = batch.rows.text_of(row, batch.table)
+    numbers = torch.arange(int(credit.segments.num_segments[row]) + 1, device=ids.device)
+    begins = torch.searchsorted(ids.contiguous(), numbers).tolist()
     found = []
-    for segment in range(int(credit.segments.num_segments[row])):
-        inside = [i for i, number in enumerate(ids) if number == segment]
-        start, end = int(spans[inside[0]][0]), int(spans[inside[-1]][1])
+    for segment, (begin, end) in enumerate(pairwise(begins)):
+        first, last = int(spans[begin][0]), int(spans[end - 1][1])
+        gaps = [i for i in range(begin + 1, end) if columns[i] > columns[i - 1] + 1]
         found.append(
             {
-                "text": text[start:end],
-                "tokens": len(inside),
+                "text": text[first:last],
+                "tokens": end - begin,
                 "value": _number(float(credit.values[row, segment])),
                 "reward": _number(float(credit.segment_rewards[row, segment])),
-                "advantage": _number(sum(tokens[i] for i in inside) / len(inside)),
+                "advantage": _number(sum(tokens[begin:end]) / (end - begin)),
             }
+            | _unless_empty("observation", _before(begin, columns, text, spans))
+            | _unless_empty("observed", [[int(spans[i - 1][1]) - first, int(spans[i][0]) - first] for i in gaps])
         )
     return found
+
+
+def _before(token: int, columns: list[int], text: str, spans: Any) -> str:
+    """What stands between a token of the model's and the one before it, shortened; nothing where they are neighbours."""
+    if columns[token] == (columns[token - 1] + 1 if token else 0):
+        return ""
+    between = text[int(spans[token - 1][1]) if token else 0 : int(spans[token][0])]
+    if len(between) <= MAX_OBSERVATION_CHARACTERS:
+        return between if between.strip() else ""
+    half = MAX_OBSERVATION_CHARACTERS // 2
+    left_out = f"{len(between) - 2 * half:,} characters left out"
+    return f"{between[:half]}\n… {left_out} …\n{between[-half:]}"
+
+
+def _unless_empty(key: str, found: Any) -> dict[str, Any]:
+    return {key: found} if found else {}
 
 
 def _number(x: float) -> float | None:

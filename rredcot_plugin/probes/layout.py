@@ -43,6 +43,21 @@ def unpack(vector: Tensor) -> list[ProbeSpec]:
     return specs
 
 
+def split_packs(vectors: Tensor) -> list[Tensor]:
+    """The packs that were put one after another.
+
+    >>> [unpack(pack) for pack in split_packs(torch.cat([pack([(5, [7, 8], 1)]), pack([]), pack([(9, [3], 0)])]))]
+    [[(5, [7, 8], 1)], [], [(9, [3], 0)]]
+    """
+    packs = []
+    while len(vectors):
+        count = int(vectors[0])
+        size = 1 + 3 * count + int(vectors[3 : 1 + 3 * count : 3].sum())
+        packs.append(vectors[:size])
+        vectors = vectors[size:]
+    return packs
+
+
 def packed_tokens(vector: Tensor) -> int:
     """Token ids of all probes of a row."""
     return vector.numel() - 1 - 3 * int(vector[0])

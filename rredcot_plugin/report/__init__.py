@@ -19,6 +19,7 @@
 | `html`            | traces coloured by segment credit, with a value curve under each                  |
 | `colour`          | how strongly, by credit or by advantage, and the control between them             |
 | `why`             | the answers that were probed at the boundaries; why siblings differ in V̂          |
+| `turns`           | turns of agents, what tools answered, and the calls in the model's text           |
 | `fold`, `value_curve` | long texts folded; the expected reward along a trace                          |
 | `page`, `page.html`, `page.css` | the page around them: light and dark colours, what it may load      |
 | `terminal`, `terminal_report` | one trace, or a whole report, with rich                               |

@@ -14,6 +14,7 @@ from rredcot_plugin.report.fold import folded
 from rredcot_plugin.report.select import Group
 from rredcot_plugin.report.text import escape, plain, readable_prompt, short, signed
 from rredcot_plugin.report.traces import ScoredSegment, Trace
+from rredcot_plugin.report.turns import render_own, render_turn
 from rredcot_plugin.report.value_curve import limits, value_curve
 from rredcot_plugin.report.why import render_why, sibling_note
 
@@ -110,6 +111,8 @@ def _header(trace: Trace, look: Look) -> str:
     size = _number(sum(len(segment.text) for segment in trace.segments), "character")
     if trace.has_segments:
         size = f"{_number(tokens, 'token')}, {_number(len(trace.segments), 'segment')}"
+    if trace.segments and trace.turns[-1] > 1:
+        size += f", {_number(trace.turns[-1], 'turn')}"
     jump = (
         '<button type="button" class="go">go to worst</button>'
         if _is_long(trace) and _flagged(trace, look.scales.credit)
@@ -145,7 +148,7 @@ def _segments(trace: Trace, scales: Scales) -> str:
 
 def _row(trace: Trace, index: int, scales: Scales) -> str:
     segment = trace.segments[index]
-    text = folded(segment.text.strip("\n"), _budget(trace))
+    text = render_turn(trace, index) + render_own(segment, _budget(trace))
     if not has_credit(trace):
         return f'<li><div class="text">{text}</div></li>'
     is_worst = index == _flagged(trace, scales.credit)

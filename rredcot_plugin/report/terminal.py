@@ -9,12 +9,13 @@ from rich.text import Text
 from rredcot_plugin.report.colour import kind_of, strength
 from rredcot_plugin.report.text import plain, readable_prompt, short, signed, visible
 from rredcot_plugin.report.traces import Trace
+from rredcot_plugin.report.turns import observation_of, turn_line
 from rredcot_plugin.report.why import probability
 
 BAR = 12
 """Characters of a bar at full strength."""
 
-MOST_ANSWERS, LONGEST_ANSWER = 3, 40
+MOST_ANSWERS, LONGEST_ANSWER, LONGEST_OBSERVATION = 3, 40, 300
 
 STYLES = {"neg": "dark_orange", "pos": "dodger_blue1", "zero": "dim"}
 
@@ -39,12 +40,22 @@ def render_trace(trace: Trace, scale: float) -> RenderableType:
     for i, segment in enumerate(trace.segments):
         colour = STYLES[kind_of(segment.credit)]
         bar = "█" * round(BAR * strength(segment.credit, scale))
+        for row in _turn(trace, i):
+            table.add_row("", "", "", "", row)
         text = Text(visible(segment.text.strip("\n")), style="bold" if i == trace.worst else "")
         table.add_row(
             Text(signed(segment.credit), style=colour), signed(segment.advantage), Text(bar, style=colour),
             plain(trace.values[i + 1]), text,
         )  # fmt: skip
     return Group(title, table, *_answers(trace))
+
+
+def _turn(trace: Trace, index: int) -> list[Text]:
+    """What was observed before a segment, its middle left out where it is long, and the line of its turn."""
+    observed, line = observation_of(trace, index), turn_line(trace, index)
+    if len(observed) > LONGEST_OBSERVATION:
+        observed = f"{observed[: LONGEST_OBSERVATION // 2]} … {observed[-LONGEST_OBSERVATION // 2 :]}"
+    return [Text(row, style="italic dim") for row in (observed, line) if row]
 
 
 def _answers(trace: Trace) -> list[Text]:

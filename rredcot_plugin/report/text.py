@@ -8,7 +8,7 @@ import re
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 SPECIAL_TOKEN = re.compile(r"<\|[^|<>]{1,40}\|>")
-TURN = re.compile(r"<\|im_start\|>(system|user|assistant)\n")
+TURN = re.compile(r"<\|im_start\|>(system|user|assistant|tool)\n")
 
 
 def visible(text: str) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,9 @@ class ScoredSegment:
 
     ``value`` is V̂ of the state before it and ``credit`` is δ, how much it changed the expected reward; both
     in reward units. ``advantage`` is that of each of its tokens (the mean over them), NaN where the dump has none.
+    ``observation`` is what stood before it that the model did not write, such as the answer of a tool; ``observed`` are the
+    characters [from, to) of its own text that the model did not write; ``output`` is the number of the session's output that it
+    is part of, 0 where there is only one.
     """
 
     text: str
@@ -23,6 +26,9 @@ class ScoredSegment:
     value: float
     credit: float
     advantage: float
+    observation: str = ""
+    observed: tuple[tuple[int, int], ...] = ()
+    output: int = 0
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,19 @@ class Trace:
     has_segments: bool = True
     proposals: tuple[Proposal, ...] = ()
     """What was probed, most probable first; dumps of earlier versions have none."""
+    session: str | None = None
+    """The host's name of it, where it has one."""
+    output_prompts: Mapping[int, str] = field(default_factory=dict)
+    """By number, the prompts of the outputs of a session whose context was rewritten between them."""
+
+    @property
+    def turns(self) -> list[int]:
+        """The turn of each segment, from 1: a turn begins after an observation, or with another output of the session."""
+        found: list[int] = []
+        for i, segment in enumerate(self.segments):
+            begins = i > 0 and (bool(segment.observation) or segment.output != self.segments[i - 1].output)
+            found.append(found[-1] + begins if found else 1)
+        return found
 
     @property
     def worst(self) -> int | None:
@@ -135,6 +154,10 @@ def read_trace(record: Any) -> Trace:
         reward=number_or_nan(record, "reward"),
         segments=tuple(_segment(part, is_first=i == 0) for i, part in enumerate(segments)),
         proposals=_proposals(record, segments),
+        session=str(record["session"]) if record.get("session") is not None else None,
+        output_prompts={
+            whole_number(own, "number"): _field(own, "prompt", str) for own in _listed(record, "outputs")
+        },
     )
 
 
@@ -172,7 +195,23 @@ def _segment(part: Any, is_first: bool) -> ScoredSegment:
         credit=reward - value if is_first else reward,
         # dumps of early versions have none
         advantage=number_or_nan(part, "advantage") if "advantage" in part else math.nan,
+        observation=_field(part, "observation", str) if "observation" in part else "",
+        observed=tuple(_range(own) for own in _listed(part, "observed")),
+        output=whole_number(part, "output") if "output" in part else 0,
     )
+
+
+def _listed(record: Any, key: str) -> list[Any]:
+    """``record[key]``, a list; empty where there is none."""
+    found: list[Any] = _field(record, key, list) if key in record else []
+    return found
+
+
+def _range(found: Any) -> tuple[int, int]:
+    if not isinstance(found, list) or len(found) != 2:
+        raise ValueError(f"observed: expected two numbers, got {found!r:.80}")
+    begin, end = (whole_number({"observed": x}, "observed") for x in found)
+    return begin, end
 
 
 def _field(record: Any, key: str, kind: type) -> Any:

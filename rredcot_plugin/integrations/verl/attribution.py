@@ -17,9 +17,10 @@ from rredcot_plugin.types import Segments
 def ask_attribution(
     batch: Any, plane: DataPlane, kinds: set[str], roles: RowRoles, rows: PromptedRollouts, segments: Segments
 ) -> None:
-    """Tell the engine where the answer of each row begins: at its last segment, unless it is the only one. ``plane``
-    has all rows of the batch, of which the engine reads every one."""
-    starts = [-1] * len(roles.owner)
+    """Tell the engine where the answer of each session begins: at its last segment, unless it is the only one. ``plane``
+    has all rows of the batch, of which the engine reads every one. The answer attends to tokens of its own output only, so
+    those of earlier outputs have the score 0."""
+    starts = [-1] * roles.rows
     for row, start in zip(roles.active, answer_starts(rows, segments), strict=True):
         starts[row] = start
     plane.put_answer_starts(starts)

@@ -25,11 +25,11 @@ def credit_of_step(
     *,
     kl_in_reward: bool,
 ) -> tuple[Credit, Rollouts]:
-    """Credit of the active rows, with the rewards (all rows of the batch) as verl has them by now: where
+    """Credit of the sessions, with the rewards (all rows of the batch) as verl has them by now: where
     ``kl_in_reward``, with the KL penalty on single tokens, which stays where it is."""
     ids = state.segments.segment_ids
     mask = ids != MASKED
-    active = onto_unmasked(fit_width(rewards[state.roles.active].float().cpu(), ids), mask)
+    active = onto_unmasked(fit_width(rewards_of_sessions(state, rewards), ids), mask)
     if state.rows is None:
         rollouts = Rollouts(None, mask, active, state.group_ids)
     else:
@@ -55,6 +55,16 @@ def credit_of_step(
         states=state.numbers,
     )
     return credit, rollouts
+
+
+def rewards_of_sessions(state: StepState, rewards: torch.Tensor) -> torch.Tensor:
+    """(sessions, columns): the rewards of each session's last output, and what verl has added to those of earlier ones, which
+    are copies; the reward itself counts once, and one of a copy that is not finite nowhere."""
+    now = state.layout.join(rewards[state.roles.active].float().cpu())
+    if state.layout.is_trivial:
+        return now
+    added = torch.zeros_like(now) if state.copies is None else penalties_of(now - fit_width(state.copies, now))
+    return torch.where(state.layout.is_last(now.shape[1]), now, added)
 
 
 def penalties_of(added: torch.Tensor) -> torch.Tensor:

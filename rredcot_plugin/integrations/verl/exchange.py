@@ -34,17 +34,16 @@ class ProbeExchange:
         """Have the engine run the probes that lie there, in the pass that comes next; whether it will."""
         if not self.in_pass or not state.plan.size:
             return False
-        active = set(state.roles.active)
-        idle = [row for row in range(len(state.roles.owner)) if row not in active]
-        if idle:  # the engine reads probes of every row
-            self.open_rows(batch, idle).put_probes([pack([])] * len(idle))
+        padding = state.roles.padding
+        if padding:  # the engine reads probes of every row
+            self.open_rows(batch, padding).put_probes([pack([])] * len(padding))
         batch.extra_info[transfer_fields.BACKEND] = self.backend
         return True
 
     def read(self, batch: Any, state: StepState, credit_workers: CreditWorkers, metrics: dict) -> None:
         """Take the probes' log-probs from what the pass has left."""
-        answers = self.open_rows(batch, range(len(state.roles.owner))).answers()
-        found = [answers[row][1:] for row in state.roles.active]
+        answers = self.open_rows(batch, range(state.roles.rows)).answers()
+        found = [torch.cat([answers[row][1:] for row in own]) for own in state.roles.sessions]
         state.log_probs = found
         if torch.cat(found).isnan().all():
             logger.warning(
@@ -61,18 +60,16 @@ class ProbeExchange:
         """Run the probes as rows of their own, with the weights that the actor has at this moment."""
         rows, trainer = state.held, self.trainer
         rollout = trainer.config.actor_rollout_ref.rollout
-        traces = [
-            torch.cat([prompt.cpu(), rows.token_ids[i, : rows.lengths[i]]])
-            for i, prompt in enumerate(rows.prompts)
-        ]
         multiple = trainer.resource_pool_manager.get_n_gpus() * (rollout.log_prob_micro_batch_size_per_gpu or 1)
-        state.log_probs = batched_log_probs(
+        found = batched_log_probs(
             trainer.actor_rollout_wg,
-            traces,
+            rows.traces(),
             state.plan.specs,
             temperature=rollout.temperature,
             multiple=multiple,
         )
+        outputs = iter(found)
+        state.log_probs = [[x for _ in own for x in next(outputs)] for own in state.roles.sessions]
 
 
 def choose_backend(config: Any, wanted: str) -> str:

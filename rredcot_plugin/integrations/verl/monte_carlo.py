@@ -11,6 +11,7 @@ from verl.utils.debug import marked_timer
 from rredcot_plugin.adapter.data_plane import OpenRows
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.integrations.verl.continuations import Continuations
+from rredcot_plugin.integrations.verl.session_plane import as_sessions, layout_of
 from rredcot_plugin.integrations.verl.sessions import row_roles
 from rredcot_plugin.types import Segments
 from rredcot_plugin.values.monte_carlo import MonteCarloEstimator
@@ -19,7 +20,7 @@ from rredcot_plugin.values.monte_carlo import MonteCarloEstimator
 class MonteCarloHook:
     """Continues each batch right after it was sampled, and keeps the values until the batch comes by again.
 
-    Rows are found again by their key: verl balances and pads a batch in between.
+    Sessions are found again by their names: verl balances and pads a batch in between.
     """
 
     def __init__(
@@ -58,19 +59,19 @@ class MonteCarloHook:
             if self._continuations is None:
                 self._continuations = Continuations(self._trainer, self._estimator)
             roles = row_roles(batch.keys, batch.tags)
-            plane = self._open(batch, roles.active)
+            plane = as_sessions(self._open(batch, roles.active), layout_of(batch, roles))
             rows, fields = plane.rows(), plane.reward_fields()
             segments = self._segmenter(rows)
             values, self._metrics = self._continuations.values(
                 self._trainer.global_steps, rows, fields, segments, self._first_state
             )
-        self._values = {batch.keys[row]: values[i] for i, row in enumerate(roles.active)}
+        self._values = dict(zip(roles.names, values, strict=True))
 
-    def take(self, keys: list[str], active: list[int], width: int) -> tuple[torch.Tensor, dict[str, float]]:
-        """Values (active rows, width) at the first token after each boundary, NaN elsewhere; and what they cost."""
-        scores = torch.full((len(active), width), torch.nan)
-        for i, row in enumerate(active):
-            found = self._values.get(keys[row])
+    def take(self, names: list[str], width: int) -> tuple[torch.Tensor, dict[str, float]]:
+        """Values (sessions, width) at the first token after each boundary, NaN elsewhere; and what they cost."""
+        scores = torch.full((len(names), width), torch.nan)
+        for i, name in enumerate(names):
+            found = self._values.get(name)
             if found is not None:
                 columns = min(len(found), width)
                 scores[i, :columns] = found[:columns]

@@ -87,12 +87,12 @@ class PrefixScorer:
         Read on exactly the token ids of the rollout (its chat template included, no other added). The score at
         the first token is that of the prompt; NaN after the end of a response.
         """
-        ids, lengths = rows.token_ids, rows.lengths
-        traces = [torch.cat([prompt.cpu(), ids[i, : lengths[i]]]) for i, prompt in enumerate(rows.prompts)]
-        scores = torch.full(ids.shape, torch.nan)
-        for i, values in enumerate(self.every_token(traces)):
+        scores = torch.full(rows.token_ids.shape, torch.nan)
+        places = [(row, output) for row in range(len(rows.lengths)) for output in rows.outputs_of(row)]
+        for (row, output), values in zip(places, self.every_token(rows.traces()), strict=True):
             # the head at a token has seen it: the state before token t is read at token t - 1
-            scores[i, : lengths[i]] = values[len(rows.prompts[i]) - 1 : -1].float()
+            columns = slice(output.start, output.start + output.length)
+            scores[row, columns] = values[len(output.prompt) - 1 : -1].float()
         return scores
 
     def every_token(self, traces: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -8,6 +8,7 @@ from typing import Any
 from verl.utils.debug import marked_timer
 
 from rredcot_plugin.adapter.data_plane import OpenRows
+from rredcot_plugin.adapter.output_cuts import build_levels
 from rredcot_plugin.adapter.probe_plan import plan_metrics
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.baselines.base import needs_of
@@ -18,6 +19,7 @@ from rredcot_plugin.integrations.verl.batch import SIGNALS
 from rredcot_plugin.integrations.verl.credit_workers import CreditWorkers
 from rredcot_plugin.integrations.verl.monte_carlo import MonteCarloHook
 from rredcot_plugin.integrations.verl.prefix_scores import PrefixScorer
+from rredcot_plugin.integrations.verl.session_plane import as_sessions, layout_of
 from rredcot_plugin.integrations.verl.sessions import row_roles
 from rredcot_plugin.integrations.verl.step import StepState
 from rredcot_plugin.segmenters.lookahead import INEXACT
@@ -60,30 +62,31 @@ class StepReader:
 
     def _segments(self, rows: PromptedRollouts) -> Segments:
         assert self.table is not None
-        return self.settings.build_levels(rows.read(self.table).rollouts)[-1]
+        return build_levels(rows.read(self.table), self.settings)[-1]
 
     def plan(self, batch: Any, credit_workers: CreditWorkers, metrics: dict, *, needs_rows: bool) -> StepState:
         """Segments and probes, the latter laid down for the engine unless they run as rows of their own."""
         assert self.table is not None
         roles = row_roles(batch.keys, batch.tags)
-        plane = self.open_rows(batch, roles.active)
-        summary, plan = credit_workers.plan(plane, [batch.tags[row]["response_len"] for row in roles.active])
+        layout = layout_of(batch, roles)
+        plane = as_sessions(self.open_rows(batch, roles.active), layout)
+        summary, plan = credit_workers.plan(plane, layout.totals)
         rows = credit_workers.rows
         if rows is None and needs_rows:
             rows = plane.rows()
             rows = rows.read(self.table) if self.own else rows
-        metrics.update(plan_metrics(plan, summary.tokens))
+        metrics.update(plan_metrics(plan, summary.tokens) | roles.metrics)
         metrics["rredcot/driver/workers/mean"] = float(credit_workers.processes)
         metrics["rredcot/segments/inexact/mean"] = float(summary.lookahead is not None)
         if summary.lookahead and not self._warned:
             self._warned = True
             logger.warning(INEXACT, self.settings.segmenter, summary.lookahead)
-        return StepState(roles, plane, rows, summary, plan, credit_workers.group_ids)
+        return StepState(roles, layout, plane, rows, summary, plan, credit_workers.group_ids)
 
     def ask(self, batch: Any, state: StepState) -> None:
         """Have the engine look at more than probes in its log-prob pass."""
         if self.attributions:
-            every = self.open_rows(batch, range(len(batch.keys)))
+            every = self.open_rows(batch, range(state.roles.rows))
             ask_attribution(batch, every, self.attributions, state.roles, state.held, state.segments)
         if self.squares:
             batch.extra_info[transfer_fields.SQUARES] = True
@@ -104,7 +107,7 @@ class StepReader:
         if self.attributions:
             state.token_scores.update(read_attribution(state.plane, self.attributions, state.width))
         if self.monte_carlo is not None:
-            found, cost = self.monte_carlo.take(batch.keys, state.roles.active, state.width)
+            found, cost = self.monte_carlo.take(state.roles.names, state.width)
             state.token_scores["monte_carlo"] = found
             metrics.update(cost)
         if self.scorer is not None:
@@ -115,3 +118,8 @@ class StepReader:
         """verl's critic values, once they are there."""
         if self.trainer.use_critic:
             state.token_scores["critic"] = state.plane.numbers(["values"], state.width)[0]
+
+    def read_copies(self, state: StepState) -> None:
+        """Rewards as the queue has them, where verl adds a penalty to those of every output of a session."""
+        if self.trainer.config.algorithm.use_kl_in_reward and not state.layout.is_trivial:
+            state.copies = state.plane.numbers(["rm_scores"], state.width)[0]

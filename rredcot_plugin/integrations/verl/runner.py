@@ -23,6 +23,7 @@ from rredcot_plugin.adapter.data_plane import OpenRows
 from rredcot_plugin.adapter.dump import Dumper
 from rredcot_plugin.adapter.trace_record import Asked, CreditedBatch
 from rredcot_plugin.config import RRedCoTConfig
+from rredcot_plugin.credit.metrics import share
 from rredcot_plugin.integrations.verl import transfer_fields
 from rredcot_plugin.integrations.verl.batch import open_rows
 from rredcot_plugin.integrations.verl.credit import credit_of_step, gae_of_critic
@@ -31,7 +32,7 @@ from rredcot_plugin.integrations.verl.estimator import RED
 from rredcot_plugin.integrations.verl.exchange import ProbeExchange
 from rredcot_plugin.integrations.verl.reading import StepReader
 from rredcot_plugin.integrations.verl.step import StepState
-from rredcot_plugin.integrations.verl.tokens import fit_width, share_with_sessions
+from rredcot_plugin.integrations.verl.tokens import has_lost_end, onto_rows
 from rredcot_plugin.integrations.verl.tracking import CreditTracker
 from rredcot_plugin.text.alignment import TokenBytes
 from rredcot_plugin.text.encoding import ProbeEncoder
@@ -123,6 +124,7 @@ class CreditRunner:
         """The credit step that verl's ``_compute_advantage`` calls through the estimator."""
         if self.state is not None:
             self.reader.read_critic(self.state)
+            self.reader.read_copies(self.state)
 
         def step(token_level_rewards: torch.Tensor, response_mask: torch.Tensor) -> tuple:
             with marked_timer("rredcot_credit", getattr(self.trainer, "timing_raw", {})):
@@ -145,12 +147,13 @@ class CreditRunner:
         if str(algorithm.adv_estimator) == RED and self.trainer.use_critic:
             advantages, returns = gae_of_critic(credit, rollouts, algorithm)
         used = dataclasses.replace(credit, advantages=advantages, returns=returns)
-        advantages = share_with_sessions(fit_width(advantages, rewards), state.roles, response_mask)
-        returns = share_with_sessions(fit_width(returns, rewards), state.roles, response_mask)
+        metrics["rredcot/fallback/lost_end/mean"] = share(has_lost_end(state.roles, response_mask))
+        advantages = onto_rows(advantages, state.roles, state.layout, response_mask)
+        returns = onto_rows(returns, state.roles, state.layout, response_mask)
         if state.rows is not None:
             asked = None if state.log_probs is None else Asked(state.plan, state.log_probs)
             assert self._table is not None
-            self._show(CreditedBatch(state.rows, rollouts, used, self._table, asked))
+            self._show(CreditedBatch(state.rows, rollouts, used, self._table, asked, state.roles.names))
         return advantages, returns
 
     def _show(self, batch: CreditedBatch) -> None:

@@ -11,6 +11,7 @@ from rredcot_plugin.adapter.data_plane import DataPlane
 from rredcot_plugin.adapter.probe_plan import ProbePlan
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.adapter.summary import BatchSummary
+from rredcot_plugin.integrations.verl.session_plane import SessionLayout
 from rredcot_plugin.integrations.verl.sessions import RowRoles
 from rredcot_plugin.state_numbers import StateNumbers
 from rredcot_plugin.types import Segments
@@ -18,14 +19,17 @@ from rredcot_plugin.types import Segments
 
 @dataclass
 class StepState:
-    """Filled in as the step goes on. Everything but ``roles`` is about the active rows, in their order.
+    """Filled in as the step goes on. Everything but ``roles`` is about the sessions, in their order; ``layout`` says where the
+    rows of each stand.
 
-    ``rows`` is None where none of their tokens are needed in the driver. ``log_probs`` are those of the probes, None
+    ``rows`` is None where none of their tokens are needed in the driver. ``copies`` are the rewards (sessions, columns) as
+    they lie in the queue, copies on earlier outputs included; None where nobody adds to them. ``log_probs`` are those of the probes, None
     until they are there; ``numbers`` are what credit workers, if there are any, made of tokens and signals; ``signals``
     the actor's, by the names of ``batch.SIGNALS``; ``token_scores`` what estimators without probes read.
     """
 
     roles: RowRoles
+    layout: SessionLayout
     plane: DataPlane
     rows: PromptedRollouts | None
     summary: BatchSummary
@@ -35,6 +39,7 @@ class StepState:
     numbers: StateNumbers | None = None
     signals: dict[str, torch.Tensor] = field(default_factory=dict)
     token_scores: dict[str, torch.Tensor] = field(default_factory=dict)
+    copies: torch.Tensor | None = None
 
     @property
     def segments(self) -> Segments:

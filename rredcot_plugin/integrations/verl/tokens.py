@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from rredcot_plugin.integrations.verl.session_plane import SessionLayout
 from rredcot_plugin.integrations.verl.sessions import RowRoles
 from rredcot_plugin.types import Credit
 
@@ -25,22 +26,25 @@ def rewards_at_ends(credit: Credit) -> torch.Tensor:
     return torch.zeros(B, T + 1).scatter_add_(1, ends, credit.segment_rewards)[:, :T]
 
 
-def share_with_sessions(own: torch.Tensor, roles: RowRoles, response_mask: torch.Tensor) -> torch.Tensor:
-    """Advantages of all rows of the batch from those of the active ones.
+def onto_rows(
+    own: torch.Tensor, roles: RowRoles, layout: SessionLayout, response_mask: torch.Tensor
+) -> torch.Tensor:
+    """Advantages of all rows of the batch from those of its sessions, (sessions, columns): every output has those of its own
+    tokens.
 
-    An earlier output of a session gets the advantage of the first unmasked token of its last output everywhere, as
-    verl's GRPO hands one number to all of them: 0 where rollout correction has rejected all of that output
-    (``response_mask`` is the mask after rejection). Padding gets 0.
+    ``response_mask`` is the mask after rollout correction, and what that has rejected gets 0. So does all of a session whose
+    last output has no token left, rejected or aborted, as in verl's GRPO (``has_lost_end``). Padding gets 0.
     """
     mask = response_mask.to(own.dtype)
     result = torch.zeros_like(mask)
-    for row, owner in enumerate(roles.owner):
-        if owner < 0:
-            continue
-        if roles.active[owner] == row:
-            result[row] = own[owner] * mask[row]
-        else:
-            last_output = mask[roles.active[owner]]
-            first = int(last_output.argmax())
-            result[row] = own[owner, first] * last_output[first] * mask[row]
+    rows = layout.split(own, mask.shape[1])
+    left = ~has_lost_end(roles, response_mask)
+    kept = torch.repeat_interleave(left, torch.tensor(list(map(len, roles.sessions)), dtype=torch.int64))
+    result[roles.active] = torch.where(kept[:, None], rows, 0.0) * mask[roles.active]
     return result
+
+
+def has_lost_end(roles: RowRoles, response_mask: torch.Tensor) -> torch.Tensor:
+    """(sessions,): whether the last output of a session has no unmasked token."""
+    last = torch.tensor([own[-1] for own in roles.sessions], dtype=torch.int64)
+    return ~response_mask[last].bool().any(dim=1)
