@@ -90,13 +90,20 @@ def main() -> None:
             seconds[name].append(time.perf_counter() - begin)
             if name != "plain":
                 torch.testing.assert_close(found["answers"][0], expected, rtol=0, atol=1e-3)
-        print(f"round {number}: " + ", ".join(f"{name} {own[-1]:.2f}s" for name, own in seconds.items()), flush=True)
+        print(
+            f"round {number}: " + ", ".join(f"{name} {own[-1]:.2f}s" for name, own in seconds.items()), flush=True
+        )
     summary = {"token_floor": dict.fromkeys(("value", "low", "high"), sizes.floor)}
     for name in ("cached", "packed"):
         ratios = [probed / plain for probed, plain in zip(seconds[name], seconds["plain"], strict=True)]
         summary[f"{name}_over_plain"] = with_interval(ratios)
         summary[f"{name}_over_floor"] = with_interval([ratio / sizes.floor for ratio in ratios])
-    settings = {"tokens": sizes.tokens, "probes": sizes.probes, "probe_tokens": sizes.probe_tokens, "prompt": PROMPT}
+    settings = {
+        "tokens": sizes.tokens,
+        "probes": sizes.probes,
+        "probe_tokens": sizes.probe_tokens,
+        "prompt": PROMPT,
+    }
     write_record(args.output, settings | {"vocab_size": VOCAB_SIZE}, summary, {"seconds": seconds}, seeds=[SEED])
 
 
