@@ -28,15 +28,39 @@ def forward_batched(
 
     Rows are padded on the right, in chunks of at most `max_tokens` padded tokens (at least one row).
     """
-    sequences: list[tuple[list[int], int]] = []  # tokens, index of the first counted one
-    for specs, tokens in zip(rows, row_tokens, strict=True):
-        for boundary, ids, skip in specs:
-            check_probe(boundary, ids, skip, len(tokens))
-            sequences.append(([*tokens[:boundary], *ids], boundary + skip))
+    sequences = as_rows(rows, row_tokens)
     out = torch.empty(len(sequences), dtype=torch.float32, device=device)
     for chunk in chunks([len(tokens) for tokens, _ in sequences], max_tokens):
         out[chunk] = _chunk_log_probs(model, [sequences[i] for i in chunk], temperature, device)
     return out
+
+
+def as_rows(
+    rows: Sequence[Sequence[ProbeSpec]], row_tokens: Sequence[Sequence[int]]
+) -> list[tuple[list[int], int]]:
+    """Every probe as the tokens [prefix, probe] and the place of the first of them that counts.
+
+    >>> as_rows([[(2, [7, 8], 1)]], [[4, 5, 6]])
+    [([4, 5, 7, 8], 3)]
+    """
+    found = []
+    for specs, tokens in zip(rows, row_tokens, strict=True):
+        for boundary, ids, skip in specs:
+            check_probe(boundary, ids, skip, len(tokens))
+            found.append(([*tokens[:boundary], *ids], boundary + skip))
+    return found
+
+
+def padded(sequences: list[tuple[list[int], int]], device: torch.device | str) -> tuple[Tensor, Tensor, Tensor]:
+    """Token ids (n, L), padded on the right with 0; which are real; which count."""
+    longest = max(len(tokens) for tokens, _ in sequences)
+    ids = torch.zeros((len(sequences), longest), dtype=torch.int64)
+    real, counted = torch.zeros_like(ids, dtype=torch.bool), torch.zeros_like(ids, dtype=torch.bool)
+    for i, (tokens, first) in enumerate(sequences):
+        ids[i, : len(tokens)] = torch.tensor(tokens)
+        real[i, : len(tokens)] = True
+        counted[i, first : len(tokens)] = True
+    return ids.to(device), real.to(device), counted.to(device)
 
 
 def chunks(lengths: list[int], max_tokens: int) -> Iterator[list[int]]:
@@ -54,14 +78,8 @@ def chunks(lengths: list[int], max_tokens: int) -> Iterator[list[int]]:
 def _chunk_log_probs(
     model: nn.Module, sequences: list[tuple[list[int], int]], temperature: float, device: torch.device | str
 ) -> Tensor:
-    longest = max(len(tokens) for tokens, _ in sequences)
-    ids = torch.zeros((len(sequences), longest), dtype=torch.int64)
-    real, counted = torch.zeros_like(ids, dtype=torch.bool), torch.zeros_like(ids, dtype=torch.bool)
-    for i, (tokens, first) in enumerate(sequences):
-        ids[i, : len(tokens)] = torch.tensor(tokens)
-        real[i, : len(tokens)] = True
-        counted[i, first : len(tokens)] = True
-    ids, real, counted = ids.to(device), real.to(device), counted.to(device)
+    ids, real, counted = padded(sequences, device)
+    longest = ids.shape[1]
     predicts = counted.roll(-1, dims=1)  # row t predicts token t + 1; the first token is never counted
     keep = torch.nonzero(predicts.any(dim=0))[:, 0]
     position_ids = torch.arange(longest, device=ids.device).expand_as(ids)

@@ -197,9 +197,7 @@ def test_what_does_not_go_together_is_named(host: Any, tokenizer: Any, monkeypat
     with pytest.raises(ValueError, match=r"--ds.ring_attn_size 2: packs rows with flash-attn"):
         check_flags(read_settings("rredcot", {}), args)
     args.ds.ring_attn_size, args.ds.tensor_parallel_size = 1, 2
-    with pytest.raises(ValueError, match=r"--ds.tensor_parallel_size 2.*confidence"):
-        check_flags(read_settings("rredcot", {}), args)
-    check_flags(read_settings("rredcot", {"value_estimator": "confidence"}), args)
+    check_flags(read_settings("rredcot", {}), args)
     with pytest.raises(ValueError, match=r"--algo.rredcot.value_estimator monte_carlo"):
         read_settings("rredcot", {"value_estimator": "monte_carlo"})
     with pytest.raises(ValueError, match=r"value_estimator support.*rredcot_ppo takes its values from critic"):

@@ -17,6 +17,8 @@ import ray
 import torch
 from transformers.modeling_outputs import CausalLMOutput
 
+from rredcot_plugin.integrations.openrlhf.probe_rows import answer_as_rows
+from rredcot_plugin.integrations.openrlhf.signals import ring_signals, signals
 from rredcot_plugin.probes import (
     UnsupportedModelError,
     build_layout,
@@ -24,10 +26,8 @@ from rredcot_plugin.probes import (
     forward_packed,
     forward_probes,
 )
-from rredcot_plugin.probes.batched import forward_batched
 from rredcot_plugin.probes.capture import RowSpan
 from rredcot_plugin.probes.layout import ProbeSpec, row_spans_of, unpack
-from rredcot_plugin.probes.squares import sum_pi_squared
 
 logger = logging.getLogger(__name__)
 
@@ -64,14 +64,25 @@ class RRedCoTPolicyActor(Base):
         rows = [sequences[row, :length].tolist() for row, length in enumerate(lengths)]
         spans = row_spans_of(lengths) if self.actor.packing_samples else [(i, 0, n) for i, n in enumerate(lengths)]
         in_pass = {"cached": self._cached, "packed": self._packed}.get(probe_backend)
+        if self._group is not None or self.strategy.ds_tensor_parallel_size > 1:
+            in_pass = None  # a rank has a share of the rows, or of each layer
         found = in_pass and self._unless_unsupported(in_pass, given, specs, rows, spans)
         log_probs, answers, seconds, logits = found or self._batched(given, specs, rows)
+        if self._group is None:
+            read = signals(logits, spans, action_mask, squares=squares)
+        else:
+            read = ring_signals(logits, attention_mask, action_mask, self._group, squares=squares)
         return {
             "log_probs": log_probs,
             "answers": list(answers.float().cpu().split([len(own) for own in specs])),
             "seconds": seconds,
-            **signals(logits, spans, action_mask, squares=squares),
+            **read,
         }
+
+    @property
+    def _group(self) -> Any:
+        """The ranks of a ring, over which rows are cut; None where they are whole."""
+        return self.strategy.ring_attn_group
 
     def _unless_unsupported(self, run: Callable[..., Answered], *given: Any) -> Answered | None:
         """What ``run`` finds; None where the attention of the model cannot be forked."""
@@ -116,36 +127,26 @@ class RRedCoTPolicyActor(Base):
         return log_probs, found[0], 0.0, kept.output.logits
 
     def _batched(self, given: tuple, specs: list[list[ProbeSpec]], rows: list[list[int]]) -> Answered:
-        """The pass, then every probe as a row of a plain forward."""
-        module = self.actor.model.module
+        """The pass, then every probe as a row of OpenRLHF's own forward."""
+        module, sequences = self.actor.model.module, given[0]
         with _kept_logits(module) as kept:
             log_probs = super().forward(*given)
-        start, device = _now(), next(module.parameters()).device
+        start = _now()
         with _evaluated(self.actor):
-            answers = forward_batched(module, specs, rows, self.actor.temperature, device=device)
+            answers = answer_as_rows(
+                self.actor,
+                specs,
+                rows,
+                group=self._group,
+                max_tokens=sequences.numel(),
+                in_step=self.strategy.stage == 3,
+                device=next(module.parameters()).device,
+            )
         return log_probs, answers, _now() - start, kept.output.logits
 
 
 Answered = tuple[torch.Tensor, torch.Tensor, float, torch.Tensor]
 """Log-probs of the pass and of the probes, the seconds of the latter, the logits of the pass."""
-
-
-def signals(
-    logits: torch.Tensor, spans: Sequence[RowSpan], action_mask: torch.Tensor, *, squares: bool
-) -> dict[str, torch.Tensor]:
-    """Entropies and, if asked for, Σ_v π_v² of the actions, one row at a time, from logits at the temperature of the pass."""
-    mask = action_mask.bool().cpu()
-    found = {"entropies": torch.zeros(mask.shape)} | (
-        {"sum_pi_squared": torch.zeros(mask.shape)} if squares else {}
-    )
-    for number, (row, first, _) in enumerate(spans):
-        at = mask[number].nonzero()[:, 0]
-        own = logits[row, (first + at).to(logits.device)].float()
-        log_probs = own.log_softmax(-1)
-        found["entropies"][number, at] = -(log_probs.exp() * log_probs).sum(-1).cpu()
-        if squares:
-            found["sum_pi_squared"][number, at] = sum_pi_squared(own, own.new_ones(len(own))).cpu()
-    return found
 
 
 @contextmanager

@@ -149,14 +149,8 @@ def _check_packing(args: Any) -> None:
 
 
 def _check_probes(args: Any) -> None:
-    """Probes ask for rewarded answers, on rows that are whole."""
+    """Probes ask for rewarded answers."""
     take = f"take {PREFIX}value_estimator confidence, which has no probes"
-    parallel = max(args.ds.ring_attn_size, args.ds.tensor_parallel_size)
-    if parallel > 1:
-        raise ValueError(
-            f"--ds.ring_attn_size {args.ds.ring_attn_size}, --ds.tensor_parallel_size {args.ds.tensor_parallel_size}: rows are "
-            f"cut there, so probes cannot run; {take}, or 1 for both"
-        )
     if args.reward.remote_url is None and not args.train.agent_func_path:
         raise ValueError(
             "--reward.remote_url: is not given, and a reward model's rewards come after the log-prob pass, too late for probes of "

@@ -5,8 +5,8 @@ For tests and for looking around, in float32. Every process of a run calls ``act
 | what                                           | runs      | which gives OpenRLHF                                 |
 | ---------------------------------------------- | --------- | ---------------------------------------------------- |
 | (at once)                                      | `device`  | the functions of ``torch.cuda`` that it calls        |
-| (at once, where they are not installed)        |           | ``flash_attn`` and ``vllm``, see ``stand_ins/``      |
-| `openrlhf.utils.config`                        | `float32_flag`  | parameters in float32                          |
+| (at once, where they are not installed)        |           | ``flash_attn``, ``ring_flash_attn``, ``vllm``: ``stand_ins/`` |
+| `openrlhf.utils.config`                        | `float32_flag`  | parameters in float32, tensor-parallel ones apart |
 | `openrlhf.utils.utils`                         | `float32_dtype` | the name of that                               |
 |                                                | `packed_attention` | an attention for packed rows                |
 | `openrlhf.utils.deepspeed.deepspeed`           | `zero`    | a device mesh of the CPU, torch's own Adam           |
@@ -35,7 +35,7 @@ RESOURCES = {"num_gpus": 8, "num_cpus": 8, "include_dashboard": False}
 def activate() -> None:
     """Everything above, in this process."""
     os.environ["DS_ACCELERATOR"] = "cpu"
-    for name in ("flash_attn", "vllm"):
+    for name in ("flash_attn", "ring_flash_attn", "vllm"):
         if importlib.util.find_spec(name) is None:
             sys.path.append(str(STAND_INS / name))
     from rredcot_plugin.integrations.openrlhf_cpu import device

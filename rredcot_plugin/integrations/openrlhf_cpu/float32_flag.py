@@ -11,7 +11,7 @@ _hierarchize = host.hierarchize
 
 def hierarchize(args: Any) -> Any:
     found = _hierarchize(args)
-    if hasattr(found, "ds"):
+    if hasattr(found, "ds") and found.ds.tensor_parallel_size == 1:  # else it insists on bfloat16
         found.ds.param_dtype = "fp32"
     return found
 
