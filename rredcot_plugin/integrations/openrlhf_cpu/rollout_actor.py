@@ -30,7 +30,7 @@ class CPURolloutActor(_Rollout):
         ValueError: tensor parallelism, which needs vLLM's Ray executor.
     """
 
-    async def __init__(self, *args: Any, **kwargs: Any) -> None:
+    async def __init__(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[misc]  # Ray awaits it
         if (size := kwargs.get("tensor_parallel_size", 1)) != 1:
             raise ValueError(f"--vllm.tensor_parallel_size {size}: {ENGINE}=vllm needs 1")
         await super().__init__(*args, **{**kwargs, "dtype": "float32", "worker_extension_cls": EXTENSION})
