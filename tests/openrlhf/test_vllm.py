@@ -36,5 +36,5 @@ extension.CPUWorkerWrap.update_weight = renamed
 def test_a_weight_that_vllm_does_not_know_ends_the_run_with_the_cause(tmp_path: Path) -> None:
     changed = broken(tmp_path, "rredcot_plugin.integrations.openrlhf_cpu.vllm_extension", UNKNOWN)
     log = run(tmp_path, *RREDCOT, "--data.max_samples", "16", code=1, changed=VLLM | changed)
-    assert "There is no module or parameter named 'model.standard'" in log
+    assert "There is no module or parameter named 'standard'" in log
     assert not numbers(log, "rollout/reward_mean")  # no step went on with the old weights
