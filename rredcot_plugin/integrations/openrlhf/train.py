@@ -23,7 +23,7 @@ DEFAULT_ENVIRONMENT = {
 }
 """What OpenRLHF gives its workers where it starts Ray itself (``train``)."""
 
-CARRIED = ("OPENRLHF_PLATFORM", "DS_ACCELERATOR", "PYTHONPATH", "OMP_NUM_THREADS")
+CARRIED = ("OPENRLHF_PLATFORM", "OPENRLHF_CPU_ENGINE", "DS_ACCELERATOR", "PYTHONPATH", "OMP_NUM_THREADS")
 OURS = "RREDCOT_"
 """What begins so goes to every process too: the options of the run, and what rewards of the recipes are told."""
 
