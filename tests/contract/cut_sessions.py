@@ -6,11 +6,15 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 import torch
 
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
-from tests.contract.memory import Entry, fields_of, key_of
+from tests.contract.memory import Entry, MemoryQueue, enqueue, fields_of, key_of, make_trainer, step
 from tests.unit.test_group_work import bare_rows
+
+TURN = {"segmenter": "turn", "bridge": "'#### '", "baseline": "value"}
+"""The bridge is named: that of ``auto`` drops its line end at the beginning of a response."""
 
 TOOLS = {1: [(2, 4)], 5: [(1, 3), (5, 6)], 6: [(3, 4)], 12: [(2, 5)]}
 """Row -> the columns where tools answer."""
@@ -64,3 +68,13 @@ def assert_same_turns(
         key = key_of(rows, row)
         for number, turn in enumerate(turns_of(rows, row)):
             assert torch.allclose(cut[f"{key[:-2]}_{number}"], whole[key][turn], atol=atol), (key, number)
+
+
+def stepped(
+    patch: pytest.MonkeyPatch, entries: Any, options: dict[str, Any], *overrides: str, seed: int = 0
+) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Advantages by key, and metrics, of a step on these rows in a queue of their own."""
+    queue, metrics = MemoryQueue(patch), {}
+    trainer = make_trainer(queue, {**TURN, **options}, *overrides)
+    found = step(trainer, enqueue(queue, entries, seed), metrics)
+    return found, metrics

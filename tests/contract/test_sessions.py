@@ -9,7 +9,7 @@ import torch
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo import core_algos
 
-from tests.contract.cut_sessions import TOOLS, assert_same_turns, cut_entries, tool_rows, turns_of
+from tests.contract.cut_sessions import TOOLS, TURN, assert_same_turns, cut_entries, stepped, tool_rows, turns_of
 from tests.contract.memory import (
     PARTITION,
     MemoryQueue,
@@ -21,9 +21,6 @@ from tests.contract.memory import (
     step,
 )
 from tests.contract.test_verl_options import verl_config
-
-TURN = {"segmenter": "turn", "bridge": "'#### '", "baseline": "value"}
-"""The bridge is named: that of ``auto`` drops its line end at the beginning of a response."""
 
 KL = "algorithm.use_kl_in_reward=True"
 
@@ -37,16 +34,6 @@ CASES: list[dict[str, Any]] = [
     {"segmenter": "none"},
     {"segmenter": "none", "baseline": "token"},
 ]
-
-
-def stepped(
-    patch: pytest.MonkeyPatch, entries: Any, options: dict[str, Any], *overrides: str, seed: int = 0
-) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Advantages by key, and metrics, of a step on these rows in a queue of their own."""
-    queue, metrics = MemoryQueue(patch), {}
-    trainer = make_trainer(queue, {**TURN, **options}, *overrides)
-    found = step(trainer, enqueue(queue, entries, seed), metrics)
-    return found, metrics
 
 
 @pytest.mark.parametrize("options", CASES, ids=lambda options: "-".join(map(str, options.values())) or "turn")
