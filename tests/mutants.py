@@ -54,7 +54,7 @@ ESTIMATORS, REMEMBERED, CONTINUED = (
 FIELDS, OPTIONS, NAMES = "contract/test_engine.py", "contract/test_verl_options.py", "contract/test_names.py"
 EVERY_ROW = steps("a_step_gives_every_row_the_credit_of_its_own_tokens")
 SESSIONS = steps("outputs_with_rewritten_contexts_have_the_credit_of_one_trace")
-TURNS = ("contract/test_sessions.py",)
+TURNS = "contract/test_sessions.py::test_"
 REJECTED = steps("a_rejected_last_output_earns_its_session_nothing_as_in_verls_grpo")
 CRITIC = steps("a_critics_values_are_read_where_they_belong")
 RESUMED = steps("a_resumed_run_goes_on_as_an_uninterrupted_one")
@@ -142,8 +142,8 @@ MUTANTS = (
     Mutant("probes after the first prompt of a session", "adapter/probe_plan.py", "len(outputs[i].prompt) + column", "len(outputs[0].prompt) + column", SESSIONS),
     Mutant("a prefix reaches over outputs", "adapter/probe_plan.py", "if 0 < earlier < count else 0", "if False else 0", ("unit/test_output_cuts.py",)),
     Mutant("segments reach over outputs", "adapter/output_cuts.py", "& (_before(ids, ids) == ids)", "& False", SESSIONS),
-    Mutant("GRPO is cut at outputs", "adapter/output_cuts.py", "or is_grpo(config)", "or False", TURNS),
-    Mutant("penalties of earlier outputs are lost", VERL + "credit.py", "penalties_of(now - fit_width(state.copies, now))", "torch.zeros_like(now)", TURNS),
+    Mutant("GRPO is cut at outputs", "adapter/output_cuts.py", "or is_grpo(config)", "or False", (TURNS + "a_session_whose_last_row_was_aborted_earns_nothing_and_counts_for_its_group",)),
+    Mutant("penalties of earlier outputs are lost", VERL + "credit.py", "penalties_of(now - fit_width(state.copies, now))", "torch.zeros_like(now)", (TURNS + "a_penalty_on_any_row_of_a_session_stays_on_its_tokens",)),
     Mutant("a reward on the first token of its segment", VERL + "tokens.py", 'reduce="amax"', 'reduce="amin"', (NAMES + "::test_rewards_stand_on_the_last_token_of_their_segment",)),
     Mutant("rewards of tool output are lost", VERL + "batch.py", "torch.where(mask.any(1, keepdim=True), stray, 0.0)", "0.0 * stray", READ),
     Mutant("log-probs of the rollout engine for the actor's", VERL + "batch.py", '{"old_log_probs": "log_probs"', '{"rollout_log_probs": "log_probs"', steps("signals_are_the_actors_and_keep_their_names")),

@@ -15,13 +15,14 @@ from rredcot_plugin.adapter.prompted_rollouts import Output, PromptedRollouts
 from rredcot_plugin.integrations.verl import transfer_fields
 from rredcot_plugin.integrations.verl.batch import open_rows
 from rredcot_plugin.integrations.verl.prefix_scores import PrefixScorer
-from rredcot_plugin.integrations.verl.session_plane import as_sessions, layout_of
+from rredcot_plugin.integrations.verl.session_plane import SessionLayout, as_sessions, layout_of
 from rredcot_plugin.integrations.verl.sessions import row_roles
 from tests.contract.cut_sessions import TOOLS, TURN, cut_entries, stepped, tool_rows, turns_of
 from tests.contract.memory import (
     PARTITION,
     MemoryQueue,
     enqueue,
+    fields_of,
     key_of,
     make_trainer,
     padding,
@@ -100,3 +101,18 @@ def test_some_sessions_of_a_plane_are_those_of_the_whole(monkeypatch: pytest.Mon
         assert [(o.start, o.length, o.number) for o in mine] == [(o.start, o.length, o.number) for o in theirs]
         assert all(torch.equal(a.prompt, b.prompt) for a, b in zip(mine, theirs, strict=True))
     assert len(plane.reward_fields()) == 20 and plane.group_ids() == plane.rows().rollouts.group_ids
+
+
+@pytest.mark.parametrize("options", [{}, {"segmenter": "sentence", "lam": 0.9}, {"probe_backend": "batched"}])
+def test_a_session_of_one_row_is_that_row_to_the_bit(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = tool_rows()
+    entries = [(key_of(rows, row), fields_of(rows, row), {}) for row in range(len(rows.lengths))]
+    known, metrics = stepped(monkeypatch, entries, options)
+    monkeypatch.setattr(SessionLayout, "is_trivial", False)
+    joined, others = stepped(monkeypatch, entries, options)
+    assert all(torch.equal(joined[key], own) for key, own in known.items())
+    assert {k: v for k, v in metrics.items() if k[:7] == "rredcot"} == {
+        k: v for k, v in others.items() if k[:7] == "rredcot"
+    }
