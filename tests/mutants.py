@@ -139,7 +139,7 @@ MUTANTS = (
     Mutant("padding takes part", VERL + "sessions.py", 'tag.get("is_padding", False)', "False", EVERY_ROW),
     Mutant("a session that lost its end earns", VERL + "tokens.py", "torch.where(kept[:, None], rows, 0.0)", "rows", REJECTED),
     Mutant("outputs stand without a column between", VERL + "session_plane.py", "accumulate((length + 1 for", "accumulate((length for", (FIELDS + "::test_every_output_has_its_own_columns_back_and_padding_nothing",)),
-    Mutant("probes after the first prompt of a session", "adapter/probe_plan.py", "len(outputs[i].prompt) + column", "len(outputs[0].prompt) + column", SESSIONS),
+    Mutant("probes after the first prompt of a session", "adapter/probe_plan.py", "len(outputs[i].prompt) + column", "len(outputs[0].prompt) + column", ("unit/test_output_cuts.py",)),
     Mutant("a prefix reaches over outputs", "adapter/probe_plan.py", "if 0 < earlier < count else 0", "if False else 0", ("unit/test_output_cuts.py",)),
     Mutant("segments reach over outputs", "adapter/output_cuts.py", "& (_before(ids, ids) == ids)", "& False", SESSIONS),
     Mutant("GRPO is cut at outputs", "adapter/output_cuts.py", "or is_grpo(config)", "or False", (TURNS + "a_session_whose_last_row_was_aborted_earns_nothing_and_counts_for_its_group",)),

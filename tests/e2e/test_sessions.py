@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -14,14 +15,20 @@ pytestmark = pytest.mark.e2e
 
 LOOPS = "- name: rewriting\n  _target_: tests.e2e.rewriting_loop.RewritingLoop\n"
 
+REWARD = """
+def compute_score(data_source, solution_str, ground_truth, extra_info=None, **kwargs):
+    return sum(int(c) for c in solution_str if c in "0123456789") % 7 / 7
+"""
+
 
 def test_both_rows_of_a_session_are_trained_on_the_credit_of_their_own_turns(
     demo_inputs: Inputs, tmp_path: Path
 ) -> None:
-    loops = tmp_path / "loops.yaml"
+    loops, reward = tmp_path / "loops.yaml", tmp_path / "reward.py"
     loops.write_text(LOOPS)
+    reward.write_text(REWARD)
     run = train(
-        demo_inputs,
+        dataclasses.replace(demo_inputs, reward=reward),
         tmp_path,
         "algorithm.adv_estimator=rredcot",
         "+algorithm.rredcot.segmenter=newline",
