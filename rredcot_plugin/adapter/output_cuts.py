@@ -9,7 +9,7 @@ import torch
 from rredcot_plugin.adapter.prompted_rollouts import Output, PromptedRollouts
 from rredcot_plugin.choices import is_grpo
 from rredcot_plugin.config import RRedCoTConfig
-from rredcot_plugin.types import MASKED, Segments
+from rredcot_plugin.types import MASKED, Segments, by_rows
 
 
 def build_levels(rows: PromptedRollouts, config: RRedCoTConfig) -> list[Segments]:
@@ -31,13 +31,18 @@ def cut_at_outputs(segments: Segments, outputs: Sequence[Sequence[Output]]) -> S
     ones if both are cut.
     """
     ids = segments.segment_ids
-    number = torch.zeros_like(ids)
+    first_columns = torch.zeros_like(ids)
     for row, own in enumerate(outputs):
-        number[row, [output.start for output in own[1:] if output.length]] = 1
-    number = number.cumsum(dim=1)  # of the output that a column belongs to
-    begins = (ids > MASKED) & (_before(number, ids) < number) & (_before(ids, ids) == ids)
-    cut = torch.where(ids > MASKED, ids + begins.cumsum(dim=1), MASKED)
-    return Segments(cut, segments.num_segments + begins.sum(dim=1))
+        first_columns[row, [output.start for output in own[1:] if output.length]] = 1
+    cut = by_rows(_cut, ids, first_columns)
+    return Segments(cut, cut.amax(dim=1) + 1)
+
+
+def _cut(ids: torch.Tensor, first_columns: torch.Tensor) -> torch.Tensor:
+    """Ids (B, T) with one more segment from each first column of an output on."""
+    output = first_columns.cumsum(dim=1)  # that a column belongs to
+    begins = (ids > MASKED) & (_before(output, ids) < output) & (_before(ids, ids) == ids)
+    return torch.where(ids > MASKED, ids + begins.cumsum(dim=1), MASKED)
 
 
 def _before(ascending: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:

@@ -103,6 +103,7 @@ PROBES = Section("Probes", "", (
 ))  # fmt: skip
 
 DRIVER = Section("Work on the driver", "", (
+    Metric("rredcot/sessions/rows", "rows", "Outputs of a session.", "1 unless the agent loop rewrites contexts", "", MEAN),
     Metric("rredcot/driver/workers", "processes", "Processes beside the driver that share its part of the step "
            "(credit_workers); 0: the driver alone.", "0 in small steps, else up to 32", "", MEAN),
 ))  # fmt: skip
@@ -127,6 +128,10 @@ FALLBACKS = Section("Fall-backs", "Shares of the traces of a step, unless the me
            "0", "Raise max_probe_tokens, and set length_normalize for answers of more than some ten tokens.", MEAN),
     Metric("rredcot/fallback/uncalibrated", "0 or 1", "All outcomes of the step and the window are equal, so that there is "
            "nothing to fit.", "0", "", MEAN),
+    Metric("rredcot/fallback/missing_row", "0 to 1", "Share of sessions of which an output is missing; they are what is "
+           "there.", "0", "", MEAN),
+    Metric("rredcot/fallback/lost_end", "0 to 1", "Share of sessions whose last output has no token left, aborted or rejected; "
+           "they earn nothing, and count for their group.", "near 0", "", MEAN),
     Metric("rredcot/fallback/nonfinite_reward", "0 to 1", "The reward is NaN or infinite; the trace earns nothing and "
            "counts for nobody.", "0", "Mend the reward function.", MEAN),
 ))  # fmt: skip

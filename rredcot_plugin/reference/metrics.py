@@ -16,7 +16,7 @@ What rredcot writes into verl's logger (whatever `trainer.logger` names) in ever
 `rredcot`, `rredcot_ppo` or `red`. Names end in `/mean`, `/max` or `/min`, which is also how verl reduces them over the
 mini-batches of a step. verl's own names are untouched.
 
-Statistics are over the active rows of the batch: one per session (its last output), without padding rows. "reward" means the
+Statistics are over the sessions of the batch, each once however many outputs it has; padding is left out. "reward" means the
 units of your reward function. δ, V̂ and R are defined in [choosing values](../guides/choosing-values.md#what-is-computed).
 """
 NAME = re.compile(r"(?<![\w/`])((?:rredcot|timing_s|critic)/[a-z_/]+[a-z_])")

@@ -32,6 +32,9 @@ from rredcot_plugin.values.proposals import lowest_of_others
 from tests.contract.test_verl_options import verl_config
 from tests.unit.test_group_work import TABLE, TOKENIZER
 
+Entry = tuple[str, dict[str, Any], dict[str, Any]]
+"""Key, fields and tags of a row."""
+
 TEMPERATURE = 0.7
 PARTITION = "train"
 
@@ -119,9 +122,6 @@ class Actor:
         own = torch.tensor(token_log_probs(ids, self.weights, temperature))
         row["log_probs"] = own.roll(-1)  # that of token t + 1 at t
         row["entropy"] = row["log_probs"].abs().sqrt()
-        if info.get(transfer_fields.SQUARES):
-            length = len(row["responses"])
-            row[transfer_fields.SUM_PI_SQUARED] = own[-length:].exp().square()
         if info.get(transfer_fields.BACKEND):
             specs = unpack(row[transfer_fields.PROBES])
             found = [probe_log_prob(ids, spec, self.weights, temperature) for spec in specs]
@@ -200,27 +200,37 @@ def lay_down(
 
     ``earlier[row]`` outputs of the same session come before that of ``row``; they are other rows' tokens.
     """
-    rollouts, entries = rows.rollouts, []
+    entries: list[Entry] = []
     for row in range(len(rows.lengths)):
         count = (earlier or {}).get(row, 0)
         session = key_of(rows, row).rpartition("_")[0]
         for output in range(count):
-            entries.append((f"{session}_{output}", _fields(rows, (row + 1 + output) % len(rows.lengths)), {}))
-        entries.append((f"{session}_{count}", _fields(rows, row), {}))
+            entries.append((f"{session}_{output}", fields_of(rows, (row + 1 + output) % len(rows.lengths)), {}))
+        entries.append((f"{session}_{count}", fields_of(rows, row), {}))
+    return enqueue(queue, [*entries, *padding(rows, pad)], seed)
+
+
+def padding(rows: PromptedRollouts, pad: int) -> list[Entry]:
+    """Rows that verl fills a batch up with."""
+    entries: list[Entry] = []
     for number in range(pad):
-        filler = {**_fields(rows, 0), "uid": "pad", "rm_scores": torch.zeros(rows.lengths[0])}
+        filler = {**fields_of(rows, 0), "uid": "pad", "rm_scores": torch.zeros(rows.lengths[0])}
         filler["response_mask"] = torch.zeros(rows.lengths[0], dtype=torch.int64)
         entries.append((f"pad_{number}_0", filler, {"is_padding": True}))
+    return entries
+
+
+def enqueue(queue: MemoryQueue, entries: Sequence[Entry], seed: int = 0) -> KVBatchMeta:
+    """These rows in the queue, in an order that ``seed`` draws."""
     order = torch.randperm(len(entries), generator=torch.Generator().manual_seed(seed)).tolist()
     keys, fields, tags = zip(*(entries[i] for i in order), strict=True)
     lengths = [len(row["responses"]) for row in fields]
     tags = [{**tag, "response_len": length, "seq_len": 1} for tag, length in zip(tags, lengths, strict=True)]
     queue.kv_batch_put(list(keys), PARTITION, list_of_dict_to_tensordict(list(fields)), tags)
-    assert rollouts.ground_truths is not None
     return KVBatchMeta(partition_id=PARTITION, keys=list(keys), tags=tags, extra_info={"temperature": TEMPERATURE})
 
 
-def _fields(rows: PromptedRollouts, row: int) -> dict[str, Any]:
+def fields_of(rows: PromptedRollouts, row: int) -> dict[str, Any]:
     rollouts, length, prompt = rows.rollouts, rows.lengths[row], rows.prompts[row]
     assert rollouts.ground_truths is not None and rollouts.log_probs is not None
     response = rollouts.token_ids[row, :length]
@@ -258,15 +268,15 @@ def expected(
     work = GroupWork(config, TABLE, encoder)
     seen = work.read(rows)
     plan = work.plan(seen.style, lowest_of_others(seen.outcomes))
-    traces = [torch.cat([p, rows.rollouts.token_ids[i, : rows.lengths[i]]]) for i, p in enumerate(rows.prompts)]
-    answers = [
-        [probe_log_prob(trace, spec, weights, TEMPERATURE) for spec in specs]
-        for trace, specs in zip(traces, plan.specs, strict=True)
-    ]
+    of_outputs, answers = iter(zip(rows.traces(), plan.specs, strict=True)), []
     signals = torch.zeros(rows.rollouts.token_ids.shape)
-    for i, trace in enumerate(traces):
-        own = token_log_probs(trace, weights, TEMPERATURE)[len(rows.prompts[i]) :]
-        signals[i, : len(own)] = torch.tensor(own)
+    for row in range(len(rows.lengths)):
+        answers.append([])
+        for output in rows.outputs_of(row):
+            trace, specs = next(of_outputs)
+            answers[row] += [probe_log_prob(trace, spec, weights, TEMPERATURE) for spec in specs]
+            own = token_log_probs(trace, weights, TEMPERATURE)[len(output.prompt) :]
+            signals[row, output.start : output.start + output.length] = torch.tensor(own)
     assert work.rows is not None
     known: dict[str, Any] = {"log_probs": signals, "entropies": signals.abs().sqrt(), **rollout_fields}
     rollouts = dataclasses.replace(work.rows.rollouts, **known)

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from rredcot_plugin.integrations.verl import transfer_fields
+from rredcot_plugin.integrations.verl.session_plane import SessionLayout
 from rredcot_plugin.integrations.verl.sessions import row_roles
-from rredcot_plugin.integrations.verl.tokens import share_with_sessions
+from rredcot_plugin.integrations.verl.tokens import onto_rows
 from rredcot_plugin.probes.layout import pack, unpack
 
 ROOT = Path(__file__).parents[2]
@@ -72,16 +73,26 @@ def test_an_unknown_attribution_is_named() -> None:
 
 
 def test_roles_follow_verls_keys_whatever_the_order() -> None:
-    keys = ["u_1_0", "pad9_0_0", "u_0_1", "v_0_0", "u_0_0"]
+    keys = ["u_1_0", "pad9_0_0", "u_0_10", "v_0_0", "u_0_9"]
     tags = [{}, {"is_padding": True}, {}, {}, {}]
     roles = row_roles(keys, tags)
-    assert [keys[row] for row in roles.active] == ["u_1_0", "u_0_1", "v_0_0"]
-    assert roles.owner == [0, -1, 1, 2, 1]
+    assert roles.names == ["u_1", "u_0", "v_0"], "in the order of their last outputs"
+    assert roles.sessions == [[0], [4, 2], [3]] and roles.numbers == [[0], [9, 10], [0]]
+    assert roles.active == [0, 4, 2, 3] and roles.padding == [1]
+    assert roles.metrics == {"rredcot/sessions/rows/mean": 4 / 3, "rredcot/fallback/missing_row/mean": 1 / 3}
+    assert row_roles([], []).metrics["rredcot/sessions/rows/mean"] == 0
 
 
-def test_earlier_outputs_of_a_session_share_the_first_advantage_and_padding_gets_nothing() -> None:
-    roles = row_roles(["u_0_0", "u_0_1", "p_0_0"], [{}, {}, {"is_padding": True}])
-    own = torch.tensor([[0.0, 0.7, 0.3]])
-    mask = torch.tensor([[1, 1, 0], [0, 1, 1], [0, 0, 0]])
-    shared = share_with_sessions(own, roles, mask)
-    assert torch.allclose(shared, torch.tensor([[0.7, 0.7, 0.0], [0.0, 0.7, 0.3], [0.0, 0.0, 0.0]]))
+def test_every_output_has_its_own_columns_back_and_padding_nothing() -> None:
+    roles = row_roles(["u_0_1", "u_0_0", "p_0_0", "u_1_0"], [{}, {}, {"is_padding": True}, {}])
+    layout = SessionLayout([[2, 3], [1]], roles.numbers)
+    assert roles.sessions == [[1, 0], [3]]
+    own = torch.tensor([[0.1, 0.2, 9.0, 0.4, 0.5, 0.6], [0.7, 9.0, 9.0, 9.0, 9.0, 9.0]])
+    mask = torch.tensor([[0, 1, 1], [1, 1, 0], [1, 1, 1], [1, 0, 0]])
+    found = onto_rows(own, roles, layout, mask)
+    assert torch.allclose(found, torch.tensor([[0, 0.5, 0.6], [0.1, 0.2, 0], [0, 0, 0], [0.7, 0, 0]]))
+    mask[0] = 0
+    assert torch.equal(onto_rows(own, roles, layout, mask)[:3], torch.zeros(3, 3)), "the last output is lost"
+    joined = layout.join(torch.tensor([[1, 2, 0], [3, 4, 5], [6, 0, 0]]))
+    assert joined.tolist() == [[1, 2, 0, 3, 4, 5], [6, 0, 0, 0, 0, 0]]
+    assert layout.is_last(6).tolist() == [[False] * 3 + [True] * 3, [True] * 6]

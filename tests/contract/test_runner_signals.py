@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
 import torch
 from verl.trainer.ppo import core_algos
 
-from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
+import rredcot_plugin as rr
+from rredcot_plugin.adapter.prompted_rollouts import Output, PromptedRollouts
 from rredcot_plugin.integrations.verl import transfer_fields
 from rredcot_plugin.integrations.verl.settings import read_settings
 from tests.contract.memory import (
@@ -142,20 +144,51 @@ def test_squares_of_probabilities_are_asked_for_and_read_by_row(queue: MemoryQue
     assert transfer_fields.SQUARES not in batch.extra_info
 
 
-def test_earlier_outputs_of_a_session_share_and_do_not_count(queue: MemoryQueue) -> None:
-    """Ten outputs before the last one of row 5: as text, its number 10 comes before 9."""
+EARLIER = {5: 10, 7: 1}
+
+
+def with_earlier(rows: PromptedRollouts, earlier: dict[int, int]) -> PromptedRollouts:
+    """What ``lay_down`` makes of ``rows``, put together by hand: all outputs of a session in one row."""
+    rollouts, outputs = rows.rollouts, []
+    members = [
+        [*((row + 1 + i) % len(rows.lengths) for i in range(earlier.get(row, 0))), row] for row in range(20)
+    ]
+    width = max(sum(rows.lengths[i] + 1 for i in own) for own in members)
+    tokens, mask, rewards = torch.zeros(20, width).long(), torch.zeros(20, width).bool(), torch.zeros(20, width)
+    for row, own in enumerate(members):
+        at, found = 0, []
+        for number, i in enumerate(own):
+            length = rows.lengths[i]
+            found.append(Output(rows.prompts[i], at, length, number))
+            tokens[row, at : at + length] = rows.token_ids[i, :length]
+            mask[row, at : at + length] = rollouts.response_mask[i, :length]
+            at += length + 1
+        rewards[row, at - 2] = rollouts.outcomes[row]
+        outputs.append(found)
+    joined = rr.Rollouts(tokens, mask, rewards, rollouts.group_ids, ground_truths=rollouts.ground_truths)
+    firsts = [own[0].prompt for own in outputs]
+    lengths = [own[-1].start + own[-1].length for own in outputs]
+    return PromptedRollouts(joined, firsts, [""] * 20, lengths, outputs)
+
+
+def test_outputs_with_rewritten_contexts_have_the_credit_of_one_trace(queue: MemoryQueue) -> None:
+    """Ten outputs before the last one of row 5: as text, its number 10 comes before 9. They are other rows' prompts and
+    tokens."""
     rows = bare_rows()
-    trainer = make_trainer(queue, NEWLINE)
-    found = step(trainer, lay_down(queue, rows, earlier={5: 10, 7: 1}))
-    credit, _ = expected(rows, config())
-    assert_credited(found, rows, credit, row_5=10, row_7=1)
-    for row, count in ((5, 10), (7, 1)):
-        session = key_of(rows, row)[:-2]
-        first = int(rows.rollouts.response_mask[row].float().argmax())
-        for output in range(count):
-            stored = queue.rows[PARTITION, f"{session}_{output}"]
-            wanted = credit.advantages[row, first] * stored["response_mask"]
-            assert torch.allclose(found[f"{session}_{output}"], wanted, atol=1e-5)
+    trainer, metrics = make_trainer(queue, NEWLINE), {}
+    found = step(trainer, lay_down(queue, rows, earlier=EARLIER), metrics)
+    joined = with_earlier(rows, EARLIER)
+    credit, segments = expected(joined, read_settings(trainer.config))
+    for row in range(len(rows.lengths)):
+        session, outputs = key_of(rows, row)[:-2], joined.outputs_of(row)
+        for number, output in enumerate(outputs):
+            own = credit.advantages[row, output.start : output.start + output.length]
+            assert torch.allclose(found[f"{session}_{number}"], own, atol=1e-5), (session, number)
+        ids = [set(segments.segment_ids[row, o.start : o.start + o.length].tolist()) - {-1} for o in outputs]
+        assert all(a.isdisjoint(b) for a, b in itertools.pairwise(ids)), "no segment reaches into the next output"
+    total = (credit.segment_rewards * segments.exists).sum(dim=1)
+    assert torch.allclose(total, rows.rollouts.outcomes, atol=1e-5), "the rewards of earlier outputs count nowhere"
+    assert metrics["rredcot/sessions/rows/mean"] == 31 / 20
 
 
 REJECTION = (
@@ -165,19 +198,19 @@ REJECTION = (
 
 
 def rejected(
-    queue: MemoryQueue, mode: str, options: dict[str, Any], rows: PromptedRollouts
+    queue: MemoryQueue, mode: str, options: dict[str, Any], rows: PromptedRollouts, output: int = 2
 ) -> dict[str, torch.Tensor]:
-    """A step whose rollout correction rejects the last output of the session of row 2, and nothing else."""
+    """A step whose rollout correction rejects an output of the session of row 2, and nothing else."""
     trainer = make_trainer(queue, options, *REJECTION, f"algorithm.adv_estimator={mode}")
     batch = lay_down(queue, rows, earlier={2: 2, 6: 1})
     trainer._compute_old_log_prob(batch, {})
-    last = f"{key_of(rows, 2)[:-2]}_2"
+    gone = f"{key_of(rows, 2)[:-2]}_{output}"
     for key in batch.keys:
         stored = queue.rows[PARTITION, key]
-        shift = 3.0 if key == last else 0.0
+        shift = 3.0 if key == gone else 0.0
         stored["rollout_log_probs"] = stored["old_log_probs"] - shift
     trainer._compute_advantage(batch, {})
-    assert not queue.rows[PARTITION, last]["response_mask"].any()
+    assert not queue.rows[PARTITION, gone]["response_mask"].any()
     return {key: queue.rows[PARTITION, key]["advantages"] for key in batch.keys}
 
 
@@ -191,3 +224,13 @@ def test_a_rejected_last_output_earns_its_session_nothing_as_in_verls_grpo(queue
         assert torch.allclose(ours[key], advantages, atol=1e-5), key
     segments = rejected(queue, "rredcot", NEWLINE, rows)
     assert [float(segments[f"{session}_{output}"].abs().max()) for output in range(3)] == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("options", [{"segmenter": "none"}, NEWLINE])
+def test_a_rejected_earlier_output_loses_its_own_tokens_alone(queue: MemoryQueue, options: dict[str, Any]) -> None:
+    rows, session = bare_rows(), key_of(bare_rows(), 2)[:-2]
+    known = step(make_trainer(queue, options), lay_down(queue, rows, earlier={2: 2, 6: 1}))
+    left = rejected(queue, "rredcot", options, rows, output=1)
+    assert known[f"{session}_1"].any() and not left[f"{session}_1"].any()
+    for key in known.keys() - {f"{session}_1"}:
+        assert torch.allclose(left[key], known[key], atol=1e-6), key

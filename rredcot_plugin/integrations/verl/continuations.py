@@ -78,7 +78,8 @@ class Continuations:
     ) -> tuple[torch.Tensor, dict[str, float]]:
         """(B, T): the value of the state before each segment at the segment's first token, NaN elsewhere.
 
-        A trace whose response has masked tokens (tool output) has no values: the server cannot play the tools.
+        A trace whose response has masked tokens (tool output, another output of its session) has no values: the server
+        cannot play the tools, nor what rewrites the context.
 
         Args:
             fields: per row what the reward function gets beside the tokens.
