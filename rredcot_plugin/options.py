@@ -17,6 +17,7 @@ PROPOSALS = ("group", "ground_truth", "group_or_ground_truth", "reference")
 CALIBRATIONS = ("none", "group_shift", "outcome", "trees")
 PROBE_BACKENDS = ("auto", "cached", "packed", "batched")
 MODES = ("segment_gae", "weighted")
+TURN_REWARDS = ("keep", "redistribute")
 SCALES = ("group_std", "none", "batch_std", "whiten")
 
 MAPPING = Free("mapping")
@@ -93,6 +94,12 @@ class Options:
         "What returns are measured from; auto takes least_variance where it is known to be safe, else value.",
     )
     baseline_kwargs: Mapping[str, Any] = option({}, MAPPING, "Options of the baseline.")
+    turn_rewards: str = option(
+        "keep",
+        OneOf(TURN_REWARDS),
+        "What becomes of rewards on tokens before the last one: keep leaves each on its own segment, where it counts for the "
+        "segments up to there and for none after it; redistribute adds them to the outcome.",
+    )
     bridge: str = option(
         "auto",
         AutomaticText(),

@@ -42,11 +42,7 @@ AGENTS = World(
     TRACES,
     OWN,
     OWN,  # the tool's tokens stand in the response too
-    {
-        trace[:at]: _choices(trace[:at])
-        for trace, own in zip(TRACES, OWN, strict=True)
-        for at in own
-    },
+    {trace[:at]: _choices(trace[:at]) for trace, own in zip(TRACES, OWN, strict=True) for at in own},
 )
 
 
