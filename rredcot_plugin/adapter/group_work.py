@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rredcot_plugin.adapter.merging import merge_numbers, merge_plans, merge_summaries
-from rredcot_plugin.adapter.probe_plan import ProbePlan, place_probes
+from rredcot_plugin.adapter.probe_plan import ProbePlan, place_probes, redistributed
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.adapter.summary import BatchSummary, Index
 from rredcot_plugin.config import RRedCoTConfig
@@ -53,8 +53,9 @@ class GroupWork:
         levels = self.config.build_levels(rows.rollouts)
         self._segments = levels[-1]
         check_partition(self._segments, rows.rollouts.response_mask, index)
+        outcomes = redistributed(rows.rollouts, self.config)
         style = AnswerStyle.of(rows.rollouts.texts or [], rows.prompt_tails)
-        return BatchSummary(levels, style, rows.rollouts.outcomes, rows.tokens, self._watch(rows.rollouts))
+        return BatchSummary(levels, style, outcomes, rows.tokens, self._watch(rows.rollouts))
 
     def plan(self, style: AnswerStyle, lowest: Float[Tensor, " B"]) -> ProbePlan:
         """The probes, with the summary of all parts."""

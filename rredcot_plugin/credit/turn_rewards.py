@@ -94,7 +94,7 @@ def expected_of_others(
     valid: Bool[Tensor, " B"],
 ) -> Float[Tensor, "B S"]:
     """Ŵ of every state: the mean, over the *other* rollouts of the group that get as far, of what they were paid from the
-    same place on; 0 where none gets as far, and in the padding.
+    same place on, and over one more that was paid nothing: few siblings are a rough guide. 0 in the padding.
 
     The place of a state is the number of turns (stretches of unmasked tokens) before the segment that begins there, and
     of segments before it in its turn. A sibling gets as far if it has as many turns. Where its turn has fewer segments,
@@ -117,7 +117,7 @@ def expected_of_others(
         far = (turns[other, None] * S > place - place % S) & (valid[other] & (distance < sizes))[:, None]
         total += torch.where(far, to_go[other].gather(1, same.clamp(min=0)), 0.0)
         count += far
-    return torch.where(segments.exists, total / count.clamp(min=1), 0.0)
+    return torch.where(segments.exists, total / (count + 1), 0.0)
 
 
 def _places(
