@@ -97,8 +97,7 @@ class Options:
     turn_rewards: str = option(
         "keep",
         OneOf(TURN_REWARDS),
-        "What becomes of rewards on tokens before the last one: keep leaves each on its own segment, where it counts for the "
-        "segments up to there and for none after it; redistribute adds them to the outcome.",
+        "Rewards before the last token: kept on their segments, or redistributed.",
     )
     bridge: str = option(
         "auto",
@@ -141,7 +140,7 @@ class Options:
         0.0,
         Number(0.0, 1.0),
         "How much of what later segments changed beyond what was to be expected is taken out of the advantage of "
-        "earlier ones, c. Less variance, and a gradient that is biased where values are wrong; needs mode=segment_gae and lam=1.",
+        "earlier ones, c. Less variance, and bias where values are wrong; needs mode=segment_gae and lam=1.",
     )
     scale: str | None = option(
         None,

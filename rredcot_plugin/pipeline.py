@@ -61,9 +61,8 @@ def assign_credit(
 
     δ_i = V̂_{i+1} − V̂_i, r = δ with V̂_0 on the first segment (so Σ r = R), Â_k = Σ λ^l δ_{k+l}, measured from the
     baseline and scaled as GRPO scales. One segment a trace gives verl's GRPO exactly, unless ``baseline`` has a number
-    per token. Penalties (KL in the reward) are not redistributed: they join the δ of their own segment, and so do rewards
-    on tokens before the last one, unless ``turn_rewards`` says otherwise. A rollout whose outcome is NaN or infinite earns
-    nothing and counts for nobody.
+    per token. Penalties (KL in the reward) join the δ of their own segment, and so do rewards before the last token with
+    ``turn_rewards: keep``. A rollout whose outcome is NaN or infinite earns nothing and counts for nobody.
 
     Args:
         rollouts: the batch; rows may stand in any order, groups are found by ``group_ids``.
@@ -72,12 +71,10 @@ def assign_credit(
         coarse: the segments that these are parts of, for ``lam_coarse``.
         values: V̂ of every state, taken as they are (no prior, no calibration): of all that is still to come, rewards on
             the way included. Advantages are measured from them, unless ``config.baseline`` names another baseline.
-        probed: log-probs of the proposals at the boundaries, from which the estimator makes values; a
-            mapping from what was proposed (``ValueEstimator.proposes``) where estimators are mixed.
-            Where the estimator has nothing to read, a boundary has the mean of its group.
+        probed: log-probs of the proposals at the boundaries, from which the estimator makes values; a mapping from what was
+            proposed (``ValueEstimator.proposes``) where estimators are mixed. Without any, a boundary has its group's mean.
         calibrator: keeps the fit of past steps; None calibrates on this batch alone.
-        states: what else is read of tokens and signals (``state_numbers``), taken as it is. With ``segments`` given too,
-            the rollouts need neither tokens nor signals.
+        states: what else is read of tokens and signals (``state_numbers``): with ``segments`` too, rollouts need neither.
 
     Raises:
         ValueError: values that are not finite or do not fit the segments; segments that leave an unmasked
@@ -87,28 +84,22 @@ def assign_credit(
     config, states = config or RRedCoTConfig(), states or StateNumbers()
     segments, coarse, report = _segmented(rollouts, config, segments, coarse)
     states.check(segments)
-    penalties, earned = _outcomes(rollouts, segments)
-    kept = config.turn_rewards == "keep" and not has_groups_mean(config, segments)
-    rollouts, way = TurnRewards.taken_from(rollouts, segments, earned) if kept else (rollouts, None)
-    outcomes = earned if way is None else _outcomes(rollouts, segments)[1]
+    rollouts, penalties, outcomes, earned, way = _earned(rollouts, config, segments)
     calibrator = calibrator if calibrator is not None else config.build_calibrator()
     found = step_values(rollouts, config, segments, outcomes, values, probed, calibrator, states.prefixes)
     report |= {"rredcot/fallback/nonfinite_reward/mean": metric.share(~outcomes.finite)} | found.notes
-    real = segments.exists & outcomes.finite[:, None]
-    values = torch.where(real, found.values, 0.0)
+    values = torch.where(segments.exists & outcomes.finite[:, None], found.values, 0.0)
     evidence = Evidence(rollouts, segments, outcomes, values, found.fit, states.gradient_norm_proxy)
     baseline = _baseline(config, evidence, given=found.given)
     baselines = _baselines(baseline, evidence)
-
     deltas, shaping = _shaped(config, values, segments, outcomes)
     whole, of_values = found.given or config.has_critic, isinstance(baseline, ValueBaseline)
     paid, in_values, in_baselines = terms(way, values, segments.num_segments, whole=whole, of_values=of_values)
     deltas, values = deltas + penalties + paid, values + in_values
     rewards = segment_rewards(deltas, values)
-    gae = torch.where(real, _gae(config, segments, coarse, deltas), 0.0)
-    per_segment, tokens, baselines = _measured(
-        config, evidence, earned, baseline, baselines, deltas, gae + (in_values - in_baselines)
-    )
+    gae = torch.where(outcomes.finite[:, None], _gae(config, segments, coarse, deltas), 0.0)
+    rest = gae + (in_values - in_baselines)
+    per_segment, tokens, baselines = _measured(config, evidence, earned, baseline, baselines, deltas, rest)
     baselines = baselines + in_baselines
     found.fit.remember()
     advantages, returns = _finished(config, segments, tokens, gae + values, earned)
@@ -131,6 +122,18 @@ def _segmented(
         notes = {"rredcot/segments/inexact/mean": float(looks_ahead)}
     check_partition(segments, rollouts.response_mask)
     return segments, coarse, notes
+
+
+def _earned(
+    rollouts: Rollouts, config: RRedCoTConfig, segments: Segments
+) -> tuple[Rollouts, torch.Tensor, Outcomes, Outcomes, TurnRewards | None]:
+    """The rollouts without rewards on the way that stay where they are; penalties of each segment; what is left to
+    redistribute; all that was earned; and those rewards, None where there are none."""
+    penalties, earned = _outcomes(rollouts, segments)
+    if config.turn_rewards != "keep" or has_groups_mean(config, segments):
+        return rollouts, penalties, earned, earned, None
+    rest, way = TurnRewards.taken_from(rollouts, segments, earned)
+    return rest, penalties, earned if way is None else _outcomes(rest, segments)[1], earned, way
 
 
 def _outcomes(rollouts: Rollouts, segments: Segments) -> tuple[torch.Tensor, Outcomes]:
@@ -188,6 +191,9 @@ def _measured(
     evidence, counts rewards on the way."""
     if config.mode == "weighted":
         return *_weighted(config, evidence.segments, deltas, earned), baselines
+    # baselines are of what is redistributed, and so is the mean that they are compared with
+    stats = dataclasses.replace(earned.stats, mean=evidence.outcomes.stats.mean)
+    earned = dataclasses.replace(earned, stats=stats)
     if config.credit_weight:
         gae = gae - config.credit_weight * _luck(evidence)
     if is_per_token(baseline):
@@ -210,7 +216,7 @@ def _from_segments(
     segments, outcomes = evidence.segments, evidence.outcomes
     real = segments.exists & outcomes.finite[:, None]
     measured = torch.where(real, gae + evidence.values - baselines, 0.0)
-    scaled = _divided(config, evidence, earned, measured, baselines, segments.exists)
+    scaled = scale_advantages(measured, baselines, earned.total, segments.exists, earned.stats, _scale(config))
     per_segment = torch.where(real, scaled, 0.0)
     return per_segment, spread_to_tokens(per_segment, segments.segment_ids)
 
@@ -223,22 +229,9 @@ def _from_tokens(
     mask = evidence.rollouts.response_mask
     real = mask & outcomes.finite[:, None]
     measured = spread_to_tokens(gae + evidence.values, segments.segment_ids) - baselines
-    scaled = _divided(config, evidence, earned, measured, baselines, mask)
+    scaled = scale_advantages(measured, baselines, earned.total, mask, earned.stats, _scale(config))
     tokens = torch.where(real, scaled, 0.0)
     return mean_per_segment(tokens, segments), tokens
-
-
-def _divided(
-    config: RRedCoTConfig,
-    evidence: Evidence,
-    earned: Outcomes,
-    measured: torch.Tensor,
-    baselines: torch.Tensor,
-    real: torch.Tensor,
-) -> torch.Tensor:
-    """By the deviation of all that was earned; baselines are compared with what they stand for, rewards on the way apart."""
-    stats = dataclasses.replace(earned.stats, mean=evidence.outcomes.stats.mean)
-    return scale_advantages(measured, baselines, earned.total, real, stats, _scale(config))
 
 
 def _weighted(
