@@ -17,6 +17,7 @@ PROPOSALS = ("group", "ground_truth", "group_or_ground_truth", "reference")
 CALIBRATIONS = ("none", "group_shift", "outcome", "trees")
 PROBE_BACKENDS = ("auto", "cached", "packed", "batched")
 MODES = ("segment_gae", "weighted")
+TURN_REWARDS = ("keep", "redistribute")
 SCALES = ("group_std", "none", "batch_std", "whiten")
 
 MAPPING = Free("mapping")
@@ -93,6 +94,11 @@ class Options:
         "What returns are measured from; auto takes least_variance where it is known to be safe, else value.",
     )
     baseline_kwargs: Mapping[str, Any] = option({}, MAPPING, "Options of the baseline.")
+    turn_rewards: str = option(
+        "keep",
+        OneOf(TURN_REWARDS),
+        "Rewards before the last token: kept on their segments, or redistributed.",
+    )
     bridge: str = option(
         "auto",
         AutomaticText(),
@@ -134,7 +140,7 @@ class Options:
         0.0,
         Number(0.0, 1.0),
         "How much of what later segments changed beyond what was to be expected is taken out of the advantage of "
-        "earlier ones, c. Less variance, and a gradient that is biased where values are wrong; needs mode=segment_gae and lam=1.",
+        "earlier ones, c. Less variance, and bias where values are wrong; needs mode=segment_gae and lam=1.",
     )
     scale: str | None = option(
         None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -29,10 +30,11 @@ from rredcot_plugin.credit.redistribution import (
     spread_to_tokens,
     sum_per_segment,
 )
+from rredcot_plugin.credit.turn_rewards import TurnRewards, terms
 from rredcot_plugin.groups import Outcomes, group_stats
 from rredcot_plugin.segmenters.lookahead import LookaheadWatch
 from rredcot_plugin.state_numbers import StateNumbers
-from rredcot_plugin.state_values import step_values
+from rredcot_plugin.state_values import has_groups_mean, step_values
 from rredcot_plugin.types import Credit, Rollouts, Segments, check_finite, check_partition, check_shape
 from rredcot_plugin.values.base import Probed
 from rredcot_plugin.values.calibration import OutcomeCalibrator
@@ -59,22 +61,20 @@ def assign_credit(
 
     δ_i = V̂_{i+1} − V̂_i, r = δ with V̂_0 on the first segment (so Σ r = R), Â_k = Σ λ^l δ_{k+l}, measured from the
     baseline and scaled as GRPO scales. One segment a trace gives verl's GRPO exactly, unless ``baseline`` has a number
-    per token. Penalties (KL in the reward) are not redistributed: they join the δ of their own segment. A rollout
-    whose outcome is NaN or infinite earns nothing and counts for nobody.
+    per token. Penalties (KL in the reward) join the δ of their own segment, and so do rewards before the last token with
+    ``turn_rewards: keep``. A rollout whose outcome is NaN or infinite earns nothing and counts for nobody.
 
     Args:
         rollouts: the batch; rows may stand in any order, groups are found by ``group_ids``.
         config: the options; None for the defaults.
         segments: a partition to use instead of the configured segmenter's.
         coarse: the segments that these are parts of, for ``lam_coarse``.
-        values: V̂ of every state, taken as they are (no prior, no calibration). Advantages are measured from them,
-            unless ``config.baseline`` names another baseline.
-        probed: log-probs of the proposals at the boundaries, from which the estimator makes values; a
-            mapping from what was proposed (``ValueEstimator.proposes``) where estimators are mixed.
-            Where the estimator has nothing to read, a boundary has the mean of its group.
+        values: V̂ of every state, taken as they are (no prior, no calibration): of all that is still to come, rewards on
+            the way included. Advantages are measured from them, unless ``config.baseline`` names another baseline.
+        probed: log-probs of the proposals at the boundaries, from which the estimator makes values; a mapping from what was
+            proposed (``ValueEstimator.proposes``) where estimators are mixed. Without any, a boundary has its group's mean.
         calibrator: keeps the fit of past steps; None calibrates on this batch alone.
-        states: what else is read of tokens and signals (``state_numbers``), taken as it is. With ``segments`` given too,
-            the rollouts need neither tokens nor signals.
+        states: what else is read of tokens and signals (``state_numbers``): with ``segments`` too, rollouts need neither.
 
     Raises:
         ValueError: values that are not finite or do not fit the segments; segments that leave an unmasked
@@ -84,25 +84,27 @@ def assign_credit(
     config, states = config or RRedCoTConfig(), states or StateNumbers()
     segments, coarse, report = _segmented(rollouts, config, segments, coarse)
     states.check(segments)
-    penalties, outcomes = _outcomes(rollouts, segments)
+    rollouts, penalties, outcomes, earned, way = _earned(rollouts, config, segments)
     calibrator = calibrator if calibrator is not None else config.build_calibrator()
     found = step_values(rollouts, config, segments, outcomes, values, probed, calibrator, states.prefixes)
     report |= {"rredcot/fallback/nonfinite_reward/mean": metric.share(~outcomes.finite)} | found.notes
-    real = segments.exists & outcomes.finite[:, None]
-    values = torch.where(real, found.values, 0.0)
+    values = torch.where(segments.exists & outcomes.finite[:, None], found.values, 0.0)
     evidence = Evidence(rollouts, segments, outcomes, values, found.fit, states.gradient_norm_proxy)
     baseline = _baseline(config, evidence, given=found.given)
     baselines = _baselines(baseline, evidence)
-
     deltas, shaping = _shaped(config, values, segments, outcomes)
-    deltas = deltas + penalties
+    whole, of_values = found.given or config.has_critic, isinstance(baseline, ValueBaseline)
+    paid, in_values, in_baselines = terms(way, values, segments.num_segments, whole=whole, of_values=of_values)
+    deltas, values = deltas + penalties + paid, values + in_values
     rewards = segment_rewards(deltas, values)
-    gae = torch.where(real, _gae(config, segments, coarse, deltas), 0.0)
-    per_segment, tokens, baselines = _measured(config, evidence, baseline, baselines, deltas, gae)
+    gae = torch.where(outcomes.finite[:, None], _gae(config, segments, coarse, deltas), 0.0)
+    rest = gae + (in_values - in_baselines)
+    per_segment, tokens, baselines = _measured(config, evidence, earned, baseline, baselines, deltas, rest)
+    baselines = baselines + in_baselines
     found.fit.remember()
-    advantages, returns = _finished(config, segments, tokens, gae + values, outcomes)
+    advantages, returns = _finished(config, segments, tokens, gae + values, earned)
     report |= shaping
-    report |= metric.credit_metrics(segments, values, deltas, rewards, outcomes.total, per_segment, baselines)
+    report |= metric.credit_metrics(segments, values, deltas, rewards, earned.total, per_segment, baselines)
     return Credit(advantages, returns, segments, values, rewards, deltas, report, baselines)
 
 
@@ -120,6 +122,18 @@ def _segmented(
         notes = {"rredcot/segments/inexact/mean": float(looks_ahead)}
     check_partition(segments, rollouts.response_mask)
     return segments, coarse, notes
+
+
+def _earned(
+    rollouts: Rollouts, config: RRedCoTConfig, segments: Segments
+) -> tuple[Rollouts, torch.Tensor, Outcomes, Outcomes, TurnRewards | None]:
+    """The rollouts without rewards on the way that stay where they are; penalties of each segment; what is left to
+    redistribute; all that was earned; and those rewards, None where there are none."""
+    penalties, earned = _outcomes(rollouts, segments)
+    if config.turn_rewards != "keep" or has_groups_mean(config, segments):
+        return rollouts, penalties, earned, earned, None
+    rest, way = TurnRewards.taken_from(rollouts, segments, earned)
+    return rest, penalties, earned if way is None else _outcomes(rest, segments)[1], earned, way
 
 
 def _outcomes(rollouts: Rollouts, segments: Segments) -> tuple[torch.Tensor, Outcomes]:
@@ -167,19 +181,25 @@ def _gae(config: RRedCoTConfig, segments: Segments, coarse: Segments | None, del
 def _measured(
     config: RRedCoTConfig,
     evidence: Evidence,
+    earned: Outcomes,
     baseline: Any,
     baselines: torch.Tensor,
     deltas: torch.Tensor,
     gae: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Advantages per segment and per token, in the configured mode, and the baselines per segment."""
+    """Advantages per segment and per token, in the configured mode, and the baselines per segment. ``earned``, unlike the
+    evidence, counts rewards on the way."""
     if config.mode == "weighted":
-        return *_weighted(config, evidence.segments, deltas, evidence.outcomes), baselines
+        return *_weighted(config, evidence.segments, deltas, earned), baselines
+    # baselines are of what is redistributed, and so is the mean that they are compared with
+    stats = dataclasses.replace(earned.stats, mean=evidence.outcomes.stats.mean)
+    earned = dataclasses.replace(earned, stats=stats)
     if config.credit_weight:
         gae = gae - config.credit_weight * _luck(evidence)
     if is_per_token(baseline):
-        return *_from_tokens(config, evidence, gae, baselines), mean_per_segment(baselines, evidence.segments)
-    return *_from_segments(config, evidence, gae, baselines), baselines
+        tokens = _from_tokens(config, evidence, earned, gae, baselines)
+        return *tokens, mean_per_segment(baselines, evidence.segments)
+    return *_from_segments(config, evidence, earned, gae, baselines), baselines
 
 
 def _luck(evidence: Evidence) -> torch.Tensor:
@@ -190,26 +210,26 @@ def _luck(evidence: Evidence) -> torch.Tensor:
 
 
 def _from_segments(
-    config: RRedCoTConfig, evidence: Evidence, gae: torch.Tensor, baselines: torch.Tensor
+    config: RRedCoTConfig, evidence: Evidence, earned: Outcomes, gae: torch.Tensor, baselines: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Advantages per segment and per token, scaled. Â is measured from V̂; from another baseline b it is Â + V̂ − b."""
     segments, outcomes = evidence.segments, evidence.outcomes
     real = segments.exists & outcomes.finite[:, None]
     measured = torch.where(real, gae + evidence.values - baselines, 0.0)
-    scaled = scale_advantages(measured, baselines, outcomes.total, segments.exists, outcomes.stats, _scale(config))
+    scaled = scale_advantages(measured, baselines, earned.total, segments.exists, earned.stats, _scale(config))
     per_segment = torch.where(real, scaled, 0.0)
     return per_segment, spread_to_tokens(per_segment, segments.segment_ids)
 
 
 def _from_tokens(
-    config: RRedCoTConfig, evidence: Evidence, gae: torch.Tensor, baselines: torch.Tensor
+    config: RRedCoTConfig, evidence: Evidence, earned: Outcomes, gae: torch.Tensor, baselines: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The same from a baseline per token; the advantage of a segment is the mean over its tokens."""
     segments, outcomes = evidence.segments, evidence.outcomes
     mask = evidence.rollouts.response_mask
     real = mask & outcomes.finite[:, None]
     measured = spread_to_tokens(gae + evidence.values, segments.segment_ids) - baselines
-    scaled = scale_advantages(measured, baselines, outcomes.total, mask, outcomes.stats, _scale(config))
+    scaled = scale_advantages(measured, baselines, earned.total, mask, earned.stats, _scale(config))
     tokens = torch.where(real, scaled, 0.0)
     return mean_per_segment(tokens, segments), tokens
 

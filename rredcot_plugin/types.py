@@ -84,8 +84,8 @@ def check_num_segments(num_segments: torch.Tensor, rows: int, width: int) -> Non
 class Rollouts:
     """A batch of responses with their rewards.
 
-    Padding may stand left, right or in between: ``response_mask`` alone says which tokens are the model's.
-    ``rewards`` are verl's ``token_level_rewards``; the outcome R of a trace is their sum over the mask.
+    Padding may stand left or right: ``response_mask`` alone says which tokens are the model's, and masked ones between
+    them are what a tool or a user answered. ``rewards`` are verl's ``token_level_rewards``; the outcome R of a trace is their sum over the mask.
     ``log_probs`` and ``entropies`` describe the sampled tokens in nats; segmenters and calibration
     features use them where they are given. ``sum_pi_squared`` is Σ_v π_v² of the distribution that each token was drawn
     from, in [0, 1], at the temperature of ``log_probs``; ``baseline: token`` needs it. ``token_offsets[b][t]`` is the half-open character span of
@@ -93,7 +93,7 @@ class Rollouts:
     ``token_scores[name][b, t]`` is what the value estimator of that name reads: a number about the state
     before token t (``reward_model``, ``critic``, ``monte_carlo``) or about the token (``attention``,
     ``gradient``); NaN where there is none. ``references[b]`` are solutions of the data set. ``penalties`` are
-    the part of ``rewards`` that stays on its own tokens instead of being redistributed (KL in the reward).
+    the part of ``rewards`` that is always kept on its own tokens instead of being redistributed (KL in the reward).
     ``token_ids`` may be None where nobody reads them: ``assign_credit`` is given segments and the numbers of their states.
 
     Raises:

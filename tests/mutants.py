@@ -45,6 +45,7 @@ def _file_of(test: str) -> str:
 
 CREDIT, VALUES, CUTS = "unit/test_redistribution.py", "unit/test_values.py", "unit/test_segmenters.py"
 FITS = "unit/test_calibration.py"
+TURNS = "unit/test_turn_rewards.py"
 LATER = "unit/test_later_segments.py"
 ESTIMATORS, REMEMBERED, CONTINUED = (
     "unit/test_estimators.py",
@@ -103,7 +104,7 @@ MUTANTS = (
     Mutant("attention behind the answer counts", "values/attribution.py", "(ids < segments.num_segments[:, None] - 1)", "(ids < segments.num_segments[:, None])", ("unit/test_attribution_shares.py",)),
     Mutant("the calibrator never remembers", "values/calibration.py", "self._past.append(states if counted is None else states.some(counted))", "pass", (REMEMBERED,)),
     Mutant("long traces dominate the fit", "values/fit.py", "(at / at.sum(dim=1, keepdim=True).clamp(min=1))[at]", "at[at]", (REMEMBERED,)),
-    Mutant("the divisor looks at values", "pipeline.py", "scale_advantages(measured, baselines, outcomes.total, segments.exists", "scale_advantages(measured, evidence.values, outcomes.total, segments.exists", (REMEMBERED,)),
+    Mutant("the divisor looks at values", "pipeline.py", "scale_advantages(measured, baselines, earned.total, segments.exists", "scale_advantages(measured, evidence.values, earned.total, segments.exists", (REMEMBERED,)),
     Mutant("the sample of groups follows the rows", "values/labelled_states.py", "sorted(size, key=lambda gid: (zlib.crc32(str(gid).encode()) >> 3, str(gid)))", "size", (REMEMBERED,)),
     Mutant("the prompt is never probed", "adapter/probe_plan.py", "first = 1 if config.prior_from_group else 0", "first = 1", (REMEMBERED,)),
     Mutant("a part's lowest outcomes by position", "adapter/group_work.py", "(summary.style, lowest[index])", "(summary.style, lowest[: len(index)])", (REMEMBERED,)),
@@ -111,6 +112,10 @@ MUTANTS = (
     Mutant("numbers that are given are not taken", "values/fit.py", " if self.prefixes is None else self.prefixes", "", ("unit/test_state_numbers.py",)),
     # the glue
     Mutant("rewards by position", VERL + "credit.py", "rewards[state.roles.active]", "rewards[: len(state.roles.active)]", EVERY_ROW),
+    Mutant("a rollout is its own sibling", "credit/turn_rewards.py", "for distance in range(1,", "for distance in range(0,", (TURNS,)),
+    Mutant("rewards on the way count for later turns", "credit/turn_rewards.py", "paid.flip(1).cumsum(1).flip(1)", "paid.flip(1).cumsum(1).flip(1)[:, :1].expand_as(paid)", (TURNS,)),
+    Mutant("a sibling that has ended counts", "credit/turn_rewards.py", "turns[other, None] * S > place - place % S", "turns[other, None] > 0", (TURNS,)),
+    Mutant("broken rewards on the way are thrown away", "credit/turn_rewards.py", "before_last &= torch.isfinite(rollouts.outcomes)[:, None]", "before_last &= True", (TURNS,)),
     Mutant("the KL penalty is redistributed", VERL + "credit.py", "penalties_of(active - before.rewards) if kl_in_reward else None", "None", steps("a_kl_penalty_stays_on_its_tokens")),
     Mutant("the actor's signals are dropped", VERL + "credit.py", "state.signals.get(name) for name", "None for name", steps("signals_are_the_actors_and_keep_their_names")),
     Mutant("a fresh calibrator for every step", VERL + "runner.py", "self.settings, self.calibrator, kl_in_reward", "self.settings, self.settings.build_calibrator(), kl_in_reward", steps("the_window_is_kept_from_step_to_step")),

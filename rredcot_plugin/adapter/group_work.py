@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from rredcot_plugin.adapter.merging import merge_numbers, merge_plans, merge_summaries
 from rredcot_plugin.adapter.output_cuts import build_levels
-from rredcot_plugin.adapter.probe_plan import ProbePlan, place_probes
+from rredcot_plugin.adapter.probe_plan import ProbePlan, place_probes, redistributed
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.adapter.summary import BatchSummary, Index
 from rredcot_plugin.config import RRedCoTConfig
@@ -54,8 +54,9 @@ class GroupWork:
         levels = build_levels(rows, self.config)
         self._segments = levels[-1]
         check_partition(self._segments, rows.rollouts.response_mask, index)
+        outcomes = redistributed(rows.rollouts, self.config)
         style = AnswerStyle.of(rows.rollouts.texts or [], rows.prompt_tails)
-        return BatchSummary(levels, style, rows.rollouts.outcomes, rows.tokens, self._watch(rows.rollouts))
+        return BatchSummary(levels, style, outcomes, rows.tokens, self._watch(rows.rollouts))
 
     def plan(self, style: AnswerStyle, lowest: Float[Tensor, " B"]) -> ProbePlan:
         """The probes, with the summary of all parts."""

@@ -6,12 +6,14 @@ import dataclasses
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
 from rredcot_plugin.adapter.prompted_rollouts import Output, PromptedRollouts
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.credit.metrics import share
+from rredcot_plugin.credit.turn_rewards import separate
 from rredcot_plugin.probes.layout import ProbeSpec, pack, packed_tokens, split_packs, unpack
 from rredcot_plugin.text.answers import THINK_END, AnswerFormat
 from rredcot_plugin.text.encoding import EncodedProbe, ProbeEncoder
@@ -25,6 +27,10 @@ from rredcot_plugin.values.proposals import (
     lowest_of_others,
 )
 from rredcot_plugin.values.reference import build_references, reference_answers
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
 
 KIND, STATE, COLUMN, COUNTED = range(4)
 """What stands in a row of ``ProbePlan.places``; the kind is its number among ``ProbePlan.proposals``."""
@@ -108,7 +114,12 @@ def plan_probes(
 ) -> ProbePlan:
     """Put every proposal after every boundary of every trace; looks at nothing but the batch."""
     encoder.observe(rows.rollouts.texts or [], rows.prompt_tails)
-    return place_probes(rows, segments, config, encoder, lowest_of_others(rows.rollouts.outcomes))
+    return place_probes(rows, segments, config, encoder, lowest_of_others(redistributed(rows.rollouts, config)))
+
+
+def redistributed(rollouts: Rollouts, config: RRedCoTConfig) -> Float[Tensor, " B"]:
+    """What each answer is worth: the outcome, without rewards on the way where these stay on their own segments."""
+    return (separate(rollouts)[0] if config.turn_rewards == "keep" else rollouts).outcomes
 
 
 def place_probes(
@@ -210,7 +221,7 @@ def _propose(
         return reference_answers(references, lambda text: _extract(encoder.answer_format, text))
     return build_proposals(
         [_extract(encoder.answer_format, text) for text in rollouts.texts or []],
-        rollouts.outcomes,
+        redistributed(rollouts, config),
         rollouts.group_ids,
         rollouts.ground_truths,
         proposes=kind,
@@ -227,16 +238,14 @@ def _extract(answer_format: AnswerFormat, text: str) -> str | None:
 
 
 def _prefixes(rows: PromptedRollouts, row: int, firsts: list[int], columns: list[int]) -> list[str]:
-    """The response's text before each of some columns, from the output on that begins at the column ``firsts``."""
+    """The response's text before each of some columns at which segments begin, a tool's answer included, from the output on
+    that begins at the column ``firsts``."""
     rollouts = rows.rollouts
     assert rollouts.texts is not None and rollouts.token_offsets is not None
     before = torch.nn.functional.pad(rollouts.response_mask[row].cumsum(0), (1, 0))
     spans, text = rollouts.token_offsets[row], rollouts.texts[row]
-    found = []
-    for earlier, count in zip(before[firsts].tolist(), before[columns].tolist(), strict=True):
-        begin = int(spans[earlier][0]) if 0 < earlier < count else 0
-        found.append(text[begin : int(spans[count - 1][1])] if count > earlier else "")
-    return found
+    states = zip(before[firsts].tolist(), before[columns].tolist(), strict=True)
+    return [text[int(spans[earlier][0]) if earlier else 0 : int(spans[count][0])] for earlier, count in states]
 
 
 def plan_metrics(plan: ProbePlan, tokens: int) -> dict[str, float]:

@@ -19,7 +19,7 @@ Index = list[int]
 @dataclass(frozen=True)
 class BatchSummary:
     """What the whole batch has to know of a part before probes are placed: segments of every level, coarse to fine, how
-    its responses answer, what they earned, and tokens of prompts and responses. ``lookahead`` says why the segmenter's
+    its responses answer, what they earned that is to be redistributed, and tokens of prompts and responses. ``lookahead`` says why the segmenter's
     boundaries are no stopping times; None where no reason is known."""
 
     levels: list[Segments]

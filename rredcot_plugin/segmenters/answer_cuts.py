@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -58,7 +58,7 @@ def find_answers(trace: Trace, markers: Sequence[str]) -> Answers:
     if not trace.text or not markers or trace.spans is None:
         return Answers(Preferred.none(), nothing, nothing)
     turns = trace.ends[trace.last_of_turns].tolist()
-    begins, opened, closed = _answers(trace.text, tuple(markers), turns)
+    begins, opened, closed = _answers(trace.text, tuple(markers), turns, trace.wrote if turns else None)
     if not begins:
         return Answers(Preferred.none(), nothing, nothing)
     first = trace.tokens_from(opened)
@@ -68,15 +68,18 @@ def find_answers(trace: Trace, markers: Sequence[str]) -> Answers:
     return Answers(Preferred(distinct, needless[kept]), first, trace.tokens_from(closed))
 
 
-def _answers(text: str, markers: tuple[str, ...], turns: list[int]) -> tuple[list[int], list[int], list[int]]:
+def _answers(
+    text: str, markers: tuple[str, ...], turns: list[int], wrote: Callable[[int], bool] | None
+) -> tuple[list[int], list[int], list[int]]:
     """Characters at which each opening begins and ends, and at which its answer ends; one answer after the other.
 
-    ``turns`` are the characters at which a turn ends: no answer reaches into the next one.
+    ``turns`` are the characters at which a turn ends: no answer reaches into the next one. ``wrote`` tells whether a character
+    is the model's; None where all are. What completes an opening has to be.
     """
     begins, opened, closed = [], [], []
     at = 0
     for begin, body, kind in sorted(opening for name in markers for opening in _openings(text, name)):
-        if begin < at:
+        if begin < at or (wrote is not None and not wrote(body - 1)):
             continue
         at = _end_of_answer(text, kind, body)
         turn = bisect_left(turns, body)

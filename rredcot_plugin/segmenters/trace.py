@@ -87,6 +87,11 @@ class Trace:
         assert self.spans is not None
         return np.ascontiguousarray(self.spans[:, 1])
 
+    def wrote(self, char: int) -> bool:
+        """Whether a character is of one of these tokens, and not of a masked one."""
+        token = int(np.searchsorted(self.ends, char, side="right"))
+        return token < self.length and int(self.starts[token]) <= char
+
     def last_words(self, chars: Sequence[int]) -> list[int]:
         """The last letter or digit before each of some characters in ascending order; −1 where there is none."""
         words = (self.kinds & WORD).tobytes()

@@ -1,4 +1,4 @@
-"""Fingerprints of segments and prefixes: equal where the model's tokens are, 64 bits each.
+"""Fingerprints of segments and prefixes: equal where the tokens are, 64 bits each.
 
 Two different segments of a group collide with a chance of 2^-64.
 """
@@ -24,7 +24,8 @@ FIRST, SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 def fingerprints(rollouts: Rollouts, segments: Segments) -> tuple[Int[Tensor, "B S"], Int[Tensor, "B S"]]:
-    """Of each segment, and of all tokens before it; the model's own tokens only.
+    """Of each segment, the model's own tokens only; and of all tokens before it from the model's first one on, a tool's
+    answers included: the same words after another answer are another state.
 
     Σ_t mixed(token_t)·multiplier(place_t) modulo 2^64, a multilinear hash, over blocks of rows that fit into a cache. The
     64 bits are those of an int64.
@@ -61,7 +62,9 @@ def _block(
     first = np.take_along_axis(_exclusive_sum(real.astype(np.int64), starts), ids.clip(min=0), axis=1)
     ends = np.pad(starts, ((0, 0), (0, 1)), constant_values=real.shape[1])
     own = np.diff(_exclusive_sum(words * multiplier[position - np.where(real, first, 0)], ends), axis=1)
-    return own, _exclusive_sum(words * multiplier[position], starts)
+    seen = position > 0
+    told = np.where(seen, mixed(tokens.astype(np.uint64) + GOLDEN), np.uint64(0))
+    return own, _exclusive_sum(told * multiplier[np.cumsum(seen, axis=1, dtype=np.int64)], starts)
 
 
 def mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:

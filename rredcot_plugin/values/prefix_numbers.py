@@ -26,7 +26,7 @@ class PrefixNumbers:
     ``tokens`` is how many of them are the model's. ``log_probs`` holds the sum, mean and least log-prob of the prefix,
     and the sum and least of the segment that ends at the state; ``entropies`` holds the mean and greatest entropy of the
     prefix; both are 0 where the rollouts do not carry the signal. ``segment`` and ``prefix`` are fingerprints of the
-    segment that begins at the state and of all tokens before it (``fingerprints``).
+    segment that begins at the state and of all tokens before it, a tool's included (``fingerprints``).
     """
 
     tokens: Float[Tensor, "B S"]

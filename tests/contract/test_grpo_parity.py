@@ -92,7 +92,12 @@ def verl_rloo(rollouts: rr.Rollouts) -> torch.Tensor:
 
 def cut_every(tokens: int, **options: object) -> rr.RRedCoTConfig:
     return rr.RRedCoTConfig(
-        segmenter="fixed", segmenter_kwargs={"tokens": tokens}, calibrate="none", lam=1.0, **options
+        segmenter="fixed",
+        segmenter_kwargs={"tokens": tokens},
+        calibrate="none",
+        lam=1.0,
+        turn_rewards="redistribute",
+        **options,
     )
 
 

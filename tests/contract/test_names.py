@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 
 import pytest
@@ -79,6 +80,8 @@ def test_a_segment_a_token_is_verls_gae(batch: tuple[rr.Rollouts, torch.Tensor],
     credit = rr.assign_credit(rollouts, config)
     torch.testing.assert_close(credit.advantages, advantages * mask, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(credit.returns, returns * mask, atol=1e-5, rtol=1e-5)
+    on_the_way = rr.assign_credit(dataclasses.replace(rollouts, penalties=None), config)
+    torch.testing.assert_close(on_the_way.advantages, credit.advantages, atol=1e-5, rtol=1e-5)
 
 
 def test_rewards_stand_on_the_last_token_of_their_segment() -> None:
@@ -90,10 +93,16 @@ def test_rewards_stand_on_the_last_token_of_their_segment() -> None:
     assert rewards_at_ends(credit).tolist() == expected
 
 
-def test_rewards_of_masked_tokens_move_to_the_last_unmasked_one() -> None:
+def test_the_reward_of_a_masked_last_token_moves_to_the_last_unmasked_one() -> None:
     mask = torch.tensor([[1, 1, 0, 0], [0, 0, 0, 0], [1, 1, 1, 1]]).bool()
     rewards = torch.tensor([[0.0, 0.5, 0.0, 1.0], [0.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 1.0]])
     assert onto_unmasked(rewards, mask).tolist() == [[0, 1.5, 0, 0], [0, 0, 0, 0], [0, 0, 0, 1]]
+
+
+def test_rewards_of_a_tools_answer_go_to_the_turn_that_asked_for_it() -> None:
+    mask = torch.tensor([[0, 1, 1, 0, 0, 1, 0]]).bool()
+    rewards = torch.tensor([[8.0, 0.0, 0.0, 0.25, 0.5, 0.0, 1.0]])
+    assert onto_unmasked(rewards, mask).tolist() == [[0, 8, 0.75, 0, 0, 1, 0]]
 
 
 def test_columns_are_cut_or_filled() -> None:

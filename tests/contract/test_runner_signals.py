@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import Any
 
@@ -54,6 +55,22 @@ def test_a_kl_penalty_stays_on_its_tokens(queue: MemoryQueue) -> None:
     assert_credited(found, rows, credit)
     spread, _ = expected(rows, config(), rewards=rewards)
     assert not torch.allclose(spread.advantages, credit.advantages, atol=1e-2), "as if it were part of the outcome"
+
+
+def test_rewards_on_the_way_stay_on_their_segments(queue: MemoryQueue) -> None:
+    """What an agent loop or a reward manager writes into ``rm_scores`` before the last token."""
+    rows, paid = bare_rows(), torch.zeros(bare_rows().rollouts.rewards.shape)
+    paid[:, 0] = 0.25 + torch.arange(len(rows.lengths)) / 8
+    paid = torch.where(rows.rollouts.response_mask, paid, 0.0)
+    rewards = rows.rollouts.rewards + paid
+    rows = dataclasses.replace(rows, rollouts=dataclasses.replace(rows.rollouts, rewards=rewards))
+    found = step(make_trainer(queue, NEWLINE), lay_down(queue, rows))
+    credit, _ = expected(rows, config(), rewards=rewards)
+    assert_credited(found, rows, credit)
+    spread, _ = expected(rows, config(turn_rewards="redistribute"), rewards=rewards)
+    assert not torch.allclose(spread.advantages, credit.advantages, atol=1e-2), (
+        "as if they were part of the outcome"
+    )
 
 
 def test_signals_are_the_actors_and_keep_their_names(queue: MemoryQueue) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -57,6 +58,37 @@ def test_every_boundary_has_the_others_rewarded_answers_behind_the_bridge() -> N
             assert TOKENIZER.decode([*rows.rollouts.token_ids[row, :start].tolist(), *ids]).startswith(
                 f"{before.rstrip()}\n#### 7"
             )
+
+
+def test_answers_are_worth_the_outcome_without_rewards_on_the_way() -> None:
+    rows = rows_of(RESPONSES, [1.0, 0.0, 1.0, 0.0])
+    rewards = rows.rollouts.rewards.clone()
+    rewards[:, 0] = 0.5
+    rows = dataclasses.replace(rows, rollouts=dataclasses.replace(rows.rollouts, rewards=rewards))
+    for turn_rewards, worth in {"keep": 1.0, "redistribute": 1.5}.items():
+        config = rr.RRedCoTConfig(segmenter="newline", turn_rewards=turn_rewards)
+        plan = plan_probes(rows, config.build_segmenter()(rows.rollouts), config, ProbeEncoder(TOKENIZER))
+        proposals = plan.proposals["group"]
+        assert float(proposals.utility[proposals.valid].max()) == worth
+
+
+def test_a_state_after_a_tool_is_probed_behind_its_answer() -> None:
+    """Tokens and bridge alike: the second turn begins on a line of its own, because the tool has ended one."""
+    rows, config = rows_of(["1 + 2 = 3\n3 + 4", "3\n#### 7"], [0.0, 1.0]), rr.RRedCoTConfig(segmenter="turn")
+    rollouts = rows.rollouts
+    line_end = int((rollouts.token_ids[0] == TOKENIZER("\n")["input_ids"][-1]).nonzero()[0])
+    mask = rollouts.response_mask.clone()
+    mask[0, line_end - 1 : line_end + 1] = False  # what the tool said
+    spans = [[own for own, real in zip(rollouts.token_offsets[0], mask[0], strict=False) if real]]
+    rollouts = dataclasses.replace(rollouts, response_mask=mask, token_offsets=spans + rollouts.token_offsets[1:])
+    rows = dataclasses.replace(rows, rollouts=rollouts)
+    segments = config.build_segmenter()(rollouts)
+    assert segments.num_segments.tolist()[0] == 2
+    encoder = ProbeEncoder(TOKENIZER)
+    plan = plan_probes(rows, segments, config, encoder)
+    ((boundary, ids, skip),) = plan.specs[0]
+    assert boundary == len(rows.prompts[0]) + line_end + 1
+    assert (tuple(ids), skip) == encoder.encode("#### ", "7"), "no second line end"
 
 
 def test_log_probs_go_back_to_their_state_and_proposal() -> None:

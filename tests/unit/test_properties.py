@@ -62,7 +62,7 @@ class Response:
 
     @property
     def is_penalty(self) -> bool:
-        """Whether the early reward stays where it is instead of being redistributed."""
+        """Whether the early reward is a penalty, and not a reward on the way."""
         return self.seed % 2 == 0
 
     def surprise(self) -> torch.Tensor:
@@ -226,10 +226,14 @@ def test_where_a_response_stands_does_not_matter(
 
 
 @settings(CHECK, max_examples=40)
-@given(batches, st.sampled_from(["fixed", "newline", "hybrid"]), st.sampled_from(LAYOUTS), st.integers(0, 5))
+@given(
+    batches, st.sampled_from(["fixed", "newline", "hybrid"]), st.sampled_from(["left", "right"]), st.integers(0, 5)
+)
 def test_nor_does_it_to_calibrated_values(batch: list[Response], segmenter: str, layout: str, extra: int) -> None:
     batch = [dataclasses.replace(response, reward=min(1.0, response.reward)) for response in batch]
-    config = without_answers(rr.RRedCoTConfig(segmenter=segmenter, scale="none"), layout)
+    config = rr.RRedCoTConfig(
+        segmenter=segmenter, scale="none"
+    )  # siblings are told apart by masked tokens in the middle
     backwards = batch[::-1]
     one = credit_of(batch, lay_out(batch, "left"), config)
     other = credit_of(backwards, lay_out(backwards, layout, extra), config)

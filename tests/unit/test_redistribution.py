@@ -24,7 +24,8 @@ def test_golden_deltas_and_gae() -> None:
 
 def test_segment_gae_of_a_credit_takes_its_deltas_and_not_its_rewards() -> None:
     """Rewards have V̂_0 on the first segment: from them it would be credited with R at λ = 1."""
-    rollouts = rr.Rollouts(torch.zeros(2, 6).long(), torch.ones(2, 6).bool(), torch.eye(2, 6), [0, 0])
+    at_the_end = torch.zeros(2, 6).index_fill(1, torch.tensor(5), 1.0)
+    rollouts = rr.Rollouts(torch.zeros(2, 6).long(), torch.ones(2, 6).bool(), at_the_end, [0, 0])
     values = torch.tensor([[0.5, 0.75], [0.5, 0.25]])
     config = rr.RRedCoTConfig(**FIXED, scale="none")
     credit = rr.assign_credit(rollouts, config, values=values)

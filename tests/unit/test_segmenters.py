@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from itertools import pairwise
 
 import pytest
@@ -227,3 +228,18 @@ def test_retrospective_cuts_take_the_best_of_the_whole_trace() -> None:
         "Wait, no. But yes.",
     ]
     assert cut("hybrid_retrospective", "a = \\boxed{1}. So \\boxed{2}")[-1] == "\\boxed{2}"
+
+
+def test_what_a_tool_says_opens_no_answer() -> None:
+    """Its words would hide the lines of the next turn; those of the model still do."""
+    text = "a\n```\nthe answer is b\nc\n"
+    first, last = 2, text.index("b")
+    mask = torch.ones(1, len(text)).bool()
+    mask[:, first:last] = False
+    rollouts = text_rollouts([text])
+    spans = [span for span, real in zip(rollouts.token_offsets[0], mask[0].tolist(), strict=True) if real]
+    agent = dataclasses.replace(rollouts, response_mask=mask, token_offsets=[spans])
+    found = rr.get_segmenter("newline")(agent)
+    assert found.segment_ids[0][mask[0]].tolist() == [0, 0, 1, 1, 2, 2]
+    alone = rr.get_segmenter("newline")(rollouts).segment_ids[0]
+    assert alone[last] == alone[-1], "one open fence to the end"

@@ -70,7 +70,7 @@ def test_every_shaper_keeps_the_sum(rollouts: rr.Rollouts, option: tuple, seed: 
 
 def test_a_shaper_that_breaks_the_sum_pays_at_the_answer() -> None:
     SHAPERS.register("clipped_for_test", overwrite=True)(lambda: lambda deltas, *_: deltas.clamp(max=0.1))
-    rewards = torch.tensor([[0.0, 0.0, 0.0, 0.0, 1.0, 0.0]])
+    rewards = torch.tensor([[0.0, 0.0, 0.0, 0.0, 0.0, 1.0]])
     rollouts = rr.Rollouts(torch.zeros(1, 6, dtype=torch.int64), torch.ones(1, 6).bool(), rewards, [0])
     config = rr.RRedCoTConfig(segmenter="fixed", segmenter_kwargs={"tokens": 2}, shapers=("clipped_for_test",))
     credit = rr.assign_credit(rollouts, config, values=torch.tensor([[0.0, 0.5, 0.5]]))

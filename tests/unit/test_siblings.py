@@ -40,12 +40,15 @@ def pieces_of(rollouts: rr.Rollouts, segments: rr.Segments, row: int) -> list[li
     ]
 
 
-def joined(pieces: list[list[int]]) -> list[int]:
-    return [token for piece in pieces for token in piece]
+def told_before(rollouts: rr.Rollouts, segments: rr.Segments, row: int) -> list[list[int]]:
+    """All tokens before each state, masked ones too."""
+    starts = segments.starts[row, : int(segments.num_segments[row])].tolist()
+    return [rollouts.token_ids[row, starts[0] : start].tolist() for start in starts]
 
 
 def slow(rollouts: rr.Rollouts, segments: rr.Segments, valid: torch.Tensor) -> dict[tuple[int, int], list[float]]:
     pieces = [pieces_of(rollouts, segments, row) for row in range(rollouts.batch_size)]
+    told = [told_before(rollouts, segments, row) for row in range(rollouts.batch_size)]
     outcomes = rollouts.outcomes.tolist()
     found = {}
     for row, own in enumerate(pieces):
@@ -56,13 +59,8 @@ def slow(rollouts: rr.Rollouts, segments: rr.Segments, valid: torch.Tensor) -> d
         ]
         prior = sum(outcomes[other] for other in others) / max(1, len(others))
         for k in range(len(own)):
-            prefix = joined(own[:k])
             same = [outcomes[other] for other in others if k and own[k - 1] in pieces[other]]
-            path = [
-                outcomes[other]
-                for other in others
-                if any(prefix == joined(pieces[other][:j]) for j in range(len(pieces[other])))
-            ]
+            path = [outcomes[other] for other in others if told[row][k] in told[other]]
             found[row, k] = [
                 math.log1p(sum(same)),
                 math.log1p(len(same) - sum(same)),
@@ -112,6 +110,22 @@ def test_padding_and_the_order_of_rows_change_nothing() -> None:
     found = found_for(moved, rr.get_segmenter("fixed", tokens=2)(moved), everyone)
     exists = segments.exists[order]
     assert torch.equal(found[exists], plain[order][exists])
+
+
+def test_the_same_words_after_another_answer_of_a_tool_are_another_state() -> None:
+    tokens = torch.tensor([[5, 1, 6], [5, 2, 6], [5, 1, 7], [5, 2, 7]])
+    mask = torch.tensor([[True, False, True]] * 4)
+    rewards = torch.zeros(4, 3)
+    rewards[:, 2] = torch.tensor([1.0, 0.0, 1.0, 0.0])
+    rollouts = rr.Rollouts(tokens, mask, rewards, [0] * 4)
+    found = found_for(rollouts, rr.get_segmenter("turn")(rollouts), torch.ones(4, dtype=torch.bool))
+    shared = dict(zip(NAMES, found[:, 1].T, strict=True))
+    assert torch.allclose(shared["prefix_shared_count"], torch.tensor(2.0).log()), "one sibling was answered so"
+    means = torch.tensor([2 / 3, 1 / 3, 2 / 3, 1 / 3])
+    assert torch.allclose(shared["prefix_shared_mean"], means)
+    assert torch.allclose(shared["segment_shared_rewarded"].exp() - 1, torch.tensor([1.0, 2.0, 1.0, 2.0])), (
+        "of all three"
+    )
 
 
 def test_an_empty_response_and_an_empty_batch() -> None:

@@ -20,6 +20,11 @@ EXACT = 1e-6
 """Largest bias of a gradient, relative to its norm: what float32 advantages leave."""
 
 
+def last_of(mask: torch.Tensor) -> torch.Tensor:
+    """The last unmasked column of each row."""
+    return torch.where(mask, torch.arange(mask.shape[1]), 0).amax(1)
+
+
 def batch(seed: int = 0, rows: int = 12, width: int = 11, groups: int = 4) -> rr.Rollouts:
     """Ragged traces with holes in their masks, an empty one, and one that is alone in its group."""
     generator = torch.Generator().manual_seed(seed)
@@ -28,7 +33,7 @@ def batch(seed: int = 0, rows: int = 12, width: int = 11, groups: int = 4) -> rr
     mask = (torch.arange(width) < lengths) & (torch.rand(rows, width, generator=generator) > 0.15)
     mask[1] = False
     rewards = torch.zeros(rows, width)
-    rewards[torch.arange(rows), mask.long().argmax(1)] = torch.rand(rows, generator=generator)
+    rewards[torch.arange(rows), last_of(mask)] = torch.rand(rows, generator=generator)
     square = log_probs.exp().square()
     sum_pi_squared = square + (1 - log_probs.exp()).square() * torch.rand(rows, width, generator=generator)
     ids = torch.zeros(rows, width, dtype=torch.int64)
@@ -144,7 +149,7 @@ def test_with_equal_rewards_a_group_earns_nothing() -> None:
     rollouts = batch(2)
     mask = rollouts.response_mask
     rewards = torch.zeros(mask.shape)
-    rewards[torch.arange(12), mask.long().argmax(1)] = 1.0
+    rewards[torch.arange(12), last_of(mask)] = 1.0
     rollouts = replace(rollouts, rewards=torch.where(mask, rewards, 0.0), group_ids=["g"] * 12)
     filled = mask.any(1)
     advantages = rr.assign_credit(rollouts.take(filled.nonzero()[:, 0].tolist()), CONFIG).advantages

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -28,44 +30,83 @@ CHOICES: dict[int, tuple[str, ...]] = {
 """Tokens to choose from at each step; after ``STOP`` there is none, after ``TOOL`` a masked token."""
 
 
+@dataclass(frozen=True)
+class World:
+    """Everything that can happen. ``traces`` hold the texts of the tokens in order, ``own`` says which of them are the
+    model's, and ``columns`` where those stand in the response. ``choices`` are the tokens to choose from after each prefix."""
+
+    traces: list[Trace]
+    own: list[list[int]]
+    columns: list[list[int]]
+    choices: dict[Trace, tuple[str, ...]]
+
+    @cached_property
+    def prefixes(self) -> dict[Trace, int]:
+        return {prefix: row for row, prefix in enumerate(sorted(self.choices))}
+
+    @property
+    def steps(self) -> int:
+        """Most tokens of the model in a trace."""
+        return max(map(len, self.own))
+
+    @property
+    def width(self) -> int:
+        return max(columns[-1] for columns in self.columns) + 1
+
+
 @dataclass(frozen=True, eq=False)
 class TextPolicy:
-    """``logits[row]`` of every prefix, ``rewards[n]`` of every trace."""
+    """``logits[row]`` of every prefix, ``rewards[n]`` of every trace at its last token; ``chance[n]`` is how probable the tools'
+    answers in it are, and ``on_the_way[n, step]`` what the model's tokens before the last one are paid."""
 
+    world: World
     logits: torch.Tensor
     rewards: torch.Tensor
+    chance: torch.Tensor
+    on_the_way: torch.Tensor
 
     @staticmethod
     def random(seed: int = 0) -> TextPolicy:
         generator = torch.Generator().manual_seed(seed)
-        logits = torch.randn(len(PREFIXES), 3, generator=generator, dtype=torch.float64)
+        logits = torch.randn(len(TEXTS.prefixes), 3, generator=generator, dtype=torch.float64)
         graded = (torch.rand(len(TRACES), generator=generator, dtype=torch.float64) * 5).floor() / 4
-        return TextPolicy(logits.requires_grad_(), graded)
+        nothing = torch.zeros(len(TRACES), TEXTS.steps, dtype=torch.float64)
+        return TextPolicy(TEXTS, logits.requires_grad_(), graded, torch.ones_like(graded), nothing)
 
-    def tokens(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """(traces, steps): log-probs of the chosen tokens and entropies of their distributions, differentiable; 0 after
-        the end."""
-        log_probs = torch.zeros(len(TRACES), len(CHOICES), dtype=torch.float64)
-        entropies = torch.zeros_like(log_probs)
-        for row, trace in enumerate(TRACES):
-            for step, token in enumerate(trace):
-                own = self.logits[PREFIXES[trace[:step]], : len(CHOICES[step])].log_softmax(0)
-                log_probs[row, step] = own[CHOICES[step].index(token)]
-                entropies[row, step] = -(own.exp() * own).sum()
-        return log_probs, entropies
+    def distributions(self, row: int) -> list[tuple[int, torch.Tensor]]:
+        """For each token of the model in a trace which of the choices it is, and the log-probs of all, differentiable."""
+        trace, found = self.world.traces[row], []
+        for at in self.world.own[row]:
+            choices = self.world.choices[trace[:at]]
+            own = self.logits[self.world.prefixes[trace[:at]], : len(choices)].log_softmax(0)
+            found.append((choices.index(trace[at]), own))
+        return found
+
+    def log_probs(self) -> torch.Tensor:
+        """(traces, steps): log-probs of the chosen tokens, differentiable; 0 after the end."""
+        found = torch.zeros(len(self.world.traces), self.world.steps, dtype=torch.float64)
+        for row in range(len(found)):
+            for step, (chosen, own) in enumerate(self.distributions(row)):
+                found[row, step] = own[chosen]
+        return found
 
     @cached_property
     def probabilities(self) -> torch.Tensor:
-        return self.tokens()[0].sum(1).exp().detach()
+        return self.log_probs().sum(1).exp().detach() * self.chance
 
     def gradient(self, loss: torch.Tensor) -> torch.Tensor:
         (found,) = torch.autograd.grad(loss, self.logits)
         return found
 
     @cached_property
+    def totals(self) -> torch.Tensor:
+        """(traces,): the sum of all rewards."""
+        return self.rewards + self.on_the_way.sum(1)
+
+    @cached_property
     def exact_gradient(self) -> torch.Tensor:
-        """∇ E[R], by enumeration."""
-        return self.gradient((self.tokens()[0].sum(1).exp() * self.rewards).sum())
+        """∇ E[Σ r], by enumeration."""
+        return self.gradient((self.log_probs().sum(1).exp() * self.chance * self.totals).sum())
 
     def rollouts(self, rows: list[int], group_ids: list[int]) -> rr.Rollouts:
         """Rollouts of the traces with these indices, the reward on the last token."""
@@ -74,38 +115,36 @@ class TextPolicy:
     @cached_property
     def _each(self) -> rr.Rollouts:
         """One rollout of every trace."""
-        log_probs, entropies = (x.detach().float() for x in self.tokens())
-        shape = len(TRACES), len(CHOICES) + 1
+        traces = self.world.traces
+        vocabulary = {token: number for number, token in enumerate(sorted(set(itertools.chain(*traces))), 1)}
+        shape = len(traces), self.world.width
         mask, rewards, signals = torch.zeros(shape).bool(), torch.zeros(shape), torch.zeros(3, *shape)
+        ids = torch.zeros(shape, dtype=torch.int64)
         spans = []
-        for row, trace in enumerate(TRACES):
-            columns = columns_of(trace)
+        for row, trace in enumerate(traces):
+            columns, own = self.world.columns[row], self.world.own[row]
             mask[row, columns] = True
-            own = torch.stack([log_probs[row], entropies[row], _square_sums(self, row)])[:, : len(trace)]
-            signals[:, row, columns] = own.float()
-            rewards[row, columns[-1]] = float(self.rewards[row])
+            with_tools = columns if len(own) == len(trace) else list(range(len(trace)))
+            ids[row, with_tools] = torch.tensor([vocabulary[token] for token in trace])
+            signals[:, row, columns] = _signals(self.distributions(row))
+            rewards[row, columns] = self.on_the_way[row, : len(columns)].float()
+            rewards[row, columns[-1]] += float(self.rewards[row])
             ends = list(itertools.accumulate(map(len, trace)))
-            spans.append([(end - len(token), end) for end, token in zip(ends, trace, strict=True)])
+            spans.append([(ends[at] - len(trace[at]), ends[at]) for at in own])
         return rr.Rollouts(
-            torch.zeros(shape, dtype=torch.int64), mask, rewards, [0] * len(TRACES),
+            ids, mask, rewards, [0] * len(traces),
             log_probs=signals[0], entropies=signals[1], sum_pi_squared=signals[2],
-            texts=["".join(trace) for trace in TRACES], token_offsets=spans,
+            texts=["".join(trace) for trace in traces], token_offsets=spans,
         )  # fmt: skip
 
 
-def _square_sums(policy: TextPolicy, row: int) -> torch.Tensor:
-    """(steps,): Σ_v π(v)² of the distribution of each step of a trace."""
-    found = torch.zeros(len(CHOICES), dtype=torch.float64)
-    for step in range(len(TRACES[row])):
-        own = policy.logits[PREFIXES[TRACES[row][:step]], : len(CHOICES[step])].detach().softmax(0)
-        found[step] = own.square().sum()
-    return found
-
-
-def columns_of(trace: Trace) -> list[int]:
-    """Where the tokens of a trace stand in the response."""
-    shift = trace[0] == TOOL
-    return [step + (shift and step > 0) for step in range(len(trace))]
+def _signals(distributions: list[tuple[int, torch.Tensor]]) -> torch.Tensor:
+    """(3, steps): log-probs of the chosen tokens, entropies, Σ_v π(v)²."""
+    found = []
+    for chosen, own in distributions:
+        own = own.detach()
+        found.append(torch.stack([own[chosen], -(own.exp() * own).sum(), own.exp().square().sum()]))
+    return torch.stack(found, dim=1).float()
 
 
 def _traces(prefix: Trace = ()) -> list[Trace]:
@@ -114,26 +153,43 @@ def _traces(prefix: Trace = ()) -> list[Trace]:
     return [trace for token in CHOICES[len(prefix)] for trace in _traces((*prefix, token))]
 
 
+def _columns(trace: Trace) -> list[int]:
+    """Where the tokens of a trace stand in the response."""
+    shift = trace[0] == TOOL
+    return [step + (shift and step > 0) for step in range(len(trace))]
+
+
 TRACES = _traces()
-PREFIXES = {
-    prefix: row
-    for row, prefix in enumerate(sorted({trace[:step] for trace in TRACES for step in range(len(trace))}))
-}
+TEXTS = World(
+    TRACES,
+    [list(range(len(trace))) for trace in TRACES],
+    [_columns(trace) for trace in TRACES],
+    {trace[:step]: CHOICES[step] for trace in TRACES for step in range(len(trace))},
+)
 
 
 def expected_gradient(policy: TextPolicy, config: rr.RRedCoTConfig, size: int, make_calibrator, beside: list[int]):
     """E[mean over a group of ``size`` of Σ_t Â_t ∇log π(o_t)], over every group that the policy can produce, beside fixed
     rollouts of other prompts."""
-    total = torch.zeros_like(policy.logits)
-    log_probs = policy.tokens()[0]
-    weights = torch.zeros_like(log_probs)
-    for members in itertools.product(range(len(TRACES)), repeat=size):
-        rows = [*members, *beside]
-        rollouts = policy.rollouts(rows, [0] * size + [1 + i // 2 for i in range(len(beside))])
-        credit = rr.assign_credit(rollouts, config, calibrator=make_calibrator())
-        probability = float(policy.probabilities[list(members)].prod())
+
+    def advantages(rollouts: rr.Rollouts) -> torch.Tensor:
+        return rr.assign_credit(rollouts, config, calibrator=make_calibrator()).advantages
+
+    return expected_gradient_of(policy, advantages, size, beside)
+
+
+def expected_gradient_of(policy: TextPolicy, advantages, size: int, beside: list[int] = ()):
+    """The same of any function from rollouts to advantages (B, T).
+
+    The order of a group's rollouts changes nothing, so each set of them is looked at once and counted as often as it occurs.
+    """
+    weights = torch.zeros_like(policy.log_probs())
+    others = [1 + i // 2 for i in range(len(beside))]
+    for members in itertools.combinations_with_replacement(range(len(policy.world.traces)), size):
+        found = advantages(policy.rollouts([*members, *beside], [0] * size + others)).double()
+        orders = math.factorial(size) / math.prod(map(math.factorial, Counter(members).values()))
+        probability = orders * float(policy.probabilities[list(members)].prod())
         for at, row in enumerate(members):
-            columns = columns_of(TRACES[row])
-            weights[row, : len(columns)] += probability / size * credit.advantages[at, columns].double()
-    total = policy.gradient((weights.detach() * log_probs).sum())
-    return total
+            columns = policy.world.columns[row]
+            weights[row, : len(columns)] += probability / size * found[at, columns]
+    return policy.gradient((weights * policy.log_probs()).sum())

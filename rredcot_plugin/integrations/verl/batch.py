@@ -48,15 +48,17 @@ def signal(nested: torch.Tensor, width: int) -> torch.Tensor:
 
 
 def onto_unmasked(rewards: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Rewards (B, T) with what stands on masked tokens moved to the last unmasked one of its row.
+    """Rewards (B, T) with what stands on masked tokens moved to the unmasked one before them, the first one of the row if
+    there is none.
 
     verl writes the outcome on the last token of the response, which belongs to a tool where the turns ran out, and
-    its GRPO sums over all tokens.
+    its GRPO sums over all tokens. What is paid on a tool's answer is paid for the turn that asked for it.
     """
     columns = torch.arange(mask.shape[1])
-    last = torch.where(mask, columns, 0).amax(dim=1, keepdim=True)
-    stray = torch.where(mask, 0.0, rewards).sum(dim=1, keepdim=True)
-    return torch.where(mask, rewards, 0.0).scatter_add(1, last, torch.where(mask.any(1, keepdim=True), stray, 0.0))
+    first = mask.long().argmax(dim=1, keepdim=True)
+    before = torch.maximum(torch.where(mask, columns, 0).cummax(dim=1).values, first)
+    stray = torch.where(~mask & mask.any(1, keepdim=True), rewards, 0.0)
+    return torch.where(mask, rewards, 0.0).scatter_add(1, before, stray)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,178 @@
+"""Rewards on the way: where they count, what they are measured from, and what happens to broken ones."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+import torch
+
+import rredcot_plugin as rr
+from rredcot_plugin.credit.turn_rewards import expected_of_others
+from rredcot_plugin.groups import group_index
+
+TURNS = rr.RRedCoTConfig(segmenter="turn", scale="none", calibrate="none", baseline="value")
+
+
+def three_turns(*rewards: tuple[float, ...], group_ids: list[int] | None = None) -> rr.Rollouts:
+    """One-token turns with one-token answers of a tool between them; a reward for each turn of each rollout."""
+    width = 2 * max(map(len, rewards)) - 1
+    mask, paid = torch.zeros(len(rewards), width).bool(), torch.zeros(len(rewards), width)
+    for row, own in enumerate(rewards):
+        mask[row, : 2 * len(own) : 2] = True
+        paid[row, : 2 * len(own) : 2] = torch.tensor(own)
+    ids = torch.arange(width).expand(mask.shape)
+    return rr.Rollouts(ids, mask, paid, group_ids or [0] * len(rewards))
+
+
+def of_turns(per_token: torch.Tensor) -> torch.Tensor:
+    return per_token[:, ::2]
+
+
+def test_a_reward_of_the_second_turn_counts_for_two_turns() -> None:
+    credit = rr.assign_credit(three_turns((0.0, 0.5, 1.0)), TURNS, values=torch.zeros(1, 3))
+    assert of_turns(credit.advantages).tolist() == [[1.5, 1.5, 1.0]]
+    assert credit.segment_rewards.tolist() == [[0.0, 0.5, 1.0]]
+    spread = replace(TURNS, turn_rewards="redistribute")
+    credit = rr.assign_credit(three_turns((0.0, 0.5, 1.0)), spread, values=torch.zeros(1, 3))
+    assert of_turns(credit.advantages).tolist() == [[1.5, 1.5, 1.5]]
+    assert credit.segment_rewards.tolist() == [[0.0, 0.0, 1.5]]
+
+
+def test_values_that_are_given_have_them_in_already() -> None:
+    values = torch.tensor([[1.25, 1.75, 0.5]])
+    credit = rr.assign_credit(three_turns((0.0, 0.5, 1.0)), TURNS, values=values)
+    assert torch.equal(credit.values, values)
+    assert credit.deltas.tolist() == [[0.5, -0.75, 0.5]]
+    assert of_turns(credit.advantages).tolist() == [[0.25, -0.25, 0.5]]
+
+
+def test_what_the_others_got_is_what_they_are_measured_from() -> None:
+    rollouts = three_turns((1.0, 2.0, 0.0), (4.0, 0.0), (3.0, 5.0, 0.0))
+    credit = rr.assign_credit(rollouts, TURNS)
+    # the outcomes are 0; each mean is over the others that have the turn, and one more that got nothing
+    expected = [[(4 + 8) / 3, 5 / 3, 0], [(3 + 8) / 3, (2 + 5) / 3, 0], [(3 + 4) / 3, 2 / 3, 0]]
+    assert torch.allclose(credit.values, torch.tensor(expected))
+    assert torch.allclose(credit.baselines, torch.tensor(expected))
+    assert torch.allclose(credit.segment_rewards.sum(1), rollouts.outcomes)
+    to_go = torch.tensor([[3.0, 2, 0], [4, 0, 0], [8, 5, 0]])
+    expected = torch.where(credit.segments.exists, to_go - torch.tensor(expected), 0.0)
+    assert torch.allclose(of_turns(credit.advantages), expected)
+
+
+@pytest.mark.parametrize("baseline", ["least_variance", "trace", "value", "token"])
+def test_every_baseline_is_of_the_outcome_and_gets_theirs_beside(baseline: str) -> None:
+    plain = three_turns((0.0, 0.0, 1.0), (0.0, 0.5), (0.0, 0.0, 0.25))
+    signals = {"log_probs": torch.full((3, 5), -0.5), "sum_pi_squared": torch.full((3, 5), 0.5)}
+    plain = replace(plain, **signals)
+    paid = replace(three_turns((1.0, 2.0, 1.0), (4.0, 0.5), (3.0, 5.0, 0.25)), **signals)
+    own = replace(TURNS, baseline=baseline, value_estimator="confidence")
+    without, credit = rr.assign_credit(plain, own), rr.assign_credit(paid, own)
+    expected = torch.tensor([[(4 + 8) / 3, 5 / 3, 0], [(3 + 8) / 3, 7 / 3, 0], [(3 + 4) / 3, 2 / 3, 0]])
+    assert torch.allclose(credit.baselines - without.baselines, expected, atol=1e-6)
+    to_go = torch.tensor([[3.0, 2, 0], [4, 0, 0], [8, 5, 0]])
+    added = torch.where(credit.segments.exists, to_go - expected, 0.0)
+    assert torch.allclose(of_turns(credit.advantages - without.advantages), added, atol=1e-6)
+
+
+@pytest.mark.parametrize("scale", ["none", "group_std", "batch_std", "whiten"])
+def test_a_reward_at_the_last_token_alone_changes_nothing(scale: str) -> None:
+    rollouts = three_turns((0.0, 0.0, 1.0), (0.0, 0.5), (0.0, 0.0, 0.25))
+    penalties = torch.where(rollouts.response_mask, -0.1, 0.0)
+    for given in (rollouts, replace(rollouts, rewards=rollouts.rewards + penalties, penalties=penalties)):
+        kept, spread = (
+            rr.assign_credit(given, replace(TURNS, scale=scale, turn_rewards=name))
+            for name in ("keep", "redistribute")
+        )
+        for name in (field.name for field in fields(rr.Credit) if field.name not in ("segments", "metrics")):
+            assert torch.equal(getattr(kept, name), getattr(spread, name)), name
+        assert kept.metrics == spread.metrics
+
+
+@pytest.mark.parametrize("lam", [0.0, 0.5, 1.0])
+def test_penalties_are_no_rewards_on_the_way_and_both_add_up(lam: float) -> None:
+    own = replace(TURNS, lam=lam)
+    paid, plain = three_turns((0.5, 0.25, 1.0), (0.25, 0.0)), three_turns((0.0, 0.0, 1.0), (0.0, 0.0))
+    penalties = torch.where(paid.response_mask, -0.125, 0.0)
+    fined, fined_plain = (
+        replace(rollouts, rewards=rollouts.rewards + penalties, penalties=penalties) for rollouts in (paid, plain)
+    )
+    credit = {id(rollouts): rr.assign_credit(rollouts, own) for rollouts in (paid, plain, fined, fined_plain)}
+    for name in ("advantages", "values", "deltas"):
+        of_paid, of_plain, of_fined, rest = (getattr(found, name) for found in credit.values())
+        assert not torch.allclose(of_paid, of_plain, atol=0.1)
+        assert torch.allclose(of_fined - rest, of_paid - of_plain, atol=1e-6), name
+    assert torch.allclose(credit[id(fined)].segment_rewards.sum(1), fined.outcomes)
+
+
+def test_a_broken_reward_on_the_way_costs_its_own_row_alone() -> None:
+    broken = three_turns((float("nan"), 0.0, 1.0), (1.0, 2.0, 0.5), (0.5, 1.0, 0.0))
+    credit = rr.assign_credit(broken, TURNS)
+    for name in ("advantages", "returns", "values", "segment_rewards", "deltas", "baselines"):
+        assert torch.isfinite(getattr(credit, name)).all(), name
+    assert (credit.advantages[0] == 0).all()
+    assert credit.metrics["rredcot/fallback/nonfinite_reward/mean"] == pytest.approx(1 / 3)
+    alone = rr.assign_credit(broken.take([1, 2]), TURNS)
+    assert torch.allclose(credit.advantages[1:], alone.advantages), "it is nobody's sibling"
+    infinite = three_turns((float("inf"), 0.0, 1.0), (1.0, 2.0, 0.5), (0.5, 1.0, 0.0))
+    assert torch.equal(rr.assign_credit(infinite, TURNS).advantages, credit.advantages)
+
+
+def test_one_segment_a_trace_is_grpo_of_the_sum() -> None:
+    rollouts = three_turns((0.5, 0.0, 1.0), (0.25, 0.5))
+    credit = rr.assign_credit(rollouts, rr.RRedCoTConfig(segmenter="none", scale="none"))
+    assert of_turns(credit.advantages).tolist() == [[0.375] * 3, [-0.375, -0.375, 0.0]]
+
+
+# ---- against a slow reference
+
+
+def random_batch(seed: int) -> tuple[rr.Rollouts, rr.Segments]:
+    generator = torch.Generator().manual_seed(seed)
+    mask = torch.rand(9, 14, generator=generator) > 0.3
+    mask[4] = False
+    rewards = torch.rand(9, 14, generator=generator)
+    rollouts = rr.Rollouts(torch.zeros(9, 14).long(), mask, rewards, [0, 1, 0, 1, 0, 1, 0, "alone", 0])
+    cut = (torch.rand(9, 14, generator=generator) > 0.5) & mask
+    ids = torch.where(mask, cut.cumsum(1), -1)
+    first = torch.where(mask, ids, 99).amin(1, keepdim=True)
+    ids = torch.where(mask, ids - first, -1)
+    return rollouts, rr.Segments(ids, (ids.amax(1) + 1).clamp(min=0))
+
+
+def slow(paid: torch.Tensor, rollouts: rr.Rollouts, segments: rr.Segments, valid: list[bool]) -> torch.Tensor:
+    """One state after the other, by (turn, number within the turn)."""
+    places: list[list[tuple[int, int]]] = []
+    turns: list[int] = []
+    for row, mask in enumerate(rollouts.response_mask.tolist()):
+        turn = [sum(mask[i] and not (i and mask[i - 1]) for i in range(t + 1)) - 1 for t in range(len(mask))]
+        own = [turn[t] for t in segments.starts[row, : int(segments.num_segments[row])].tolist()]
+        places.append([(number, own[:state].count(number)) for state, number in enumerate(own)])
+        turns.append(turn[-1] + 1)
+    found = torch.zeros(paid.shape)
+    for row, own in enumerate(places):
+        for state, place in enumerate(own):
+            told = [0.0]
+            for other in range(len(places)):
+                same_group = rollouts.group_ids[other] == rollouts.group_ids[row]
+                if other != row and same_group and valid[other] and turns[other] > place[0]:
+                    at = max(i for i, theirs in enumerate(places[other]) if theirs <= place)
+                    told.append(float(paid[other, at:].sum()))
+            found[row, state] = sum(told) / len(told)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_expected_as_a_slow_reference_finds_it(seed: int) -> None:
+    rollouts, segments = random_batch(seed)
+    paid = torch.where(segments.exists, torch.rand(segments.exists.shape), 0.0)
+    valid = torch.ones(9).bool()
+    valid[2] = False
+    group = group_index(rollouts.group_ids)
+    found = expected_of_others(paid, segments, rollouts.response_mask, group, valid=valid)
+    assert torch.allclose(found, slow(paid, rollouts, segments, valid.tolist()), atol=1e-6)
+    assert (found[7] == 0).all() and (found[4] == 0).all(), "alone; empty"
+    order = torch.randperm(9, generator=torch.Generator().manual_seed(seed)).tolist()
+    moved = rr.Segments(segments.segment_ids[order], segments.num_segments[order])
+    again = expected_of_others(paid[order], moved, rollouts.response_mask[order], group[order], valid=valid[order])
+    assert torch.allclose(again, found[order], atol=1e-6)
