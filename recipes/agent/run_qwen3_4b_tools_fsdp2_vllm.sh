@@ -10,6 +10,7 @@ set -euo pipefail
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
 # ---- knobs; those that every recipe shares are in common.sh ----
+TASK=math                                          # the recipe whose data and reward this one takes: it belongs beside it
 PROJECT=rredcot_agent RUN_NAME=qwen3_4b_tools
 MODEL_PATH=${MODEL_PATH:-Qwen/Qwen3-4B}
 DATA_DIR=${DATA_DIR:-$PWD/data/numina}

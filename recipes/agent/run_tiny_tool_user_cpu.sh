@@ -10,6 +10,7 @@ set -euo pipefail
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
 # ---- knobs ----
+TASK=math                                          # the recipe whose data and reward this one takes: it belongs beside it
 ADV_ESTIMATOR=${ADV_ESTIMATOR:-rredcot}            # rredcot | grpo
 export PYTHON=${PYTHON:-python3}
 export OUT_DIR=${OUT_DIR:-$PWD/outputs/tiny_tool_user_$ADV_ESTIMATOR}
