@@ -29,8 +29,8 @@ from word_problems import NO_MISTAKES, MistakeRates, generate, work
 
 from rredcot_plugin.tiny import CHECKPOINT
 
-MISTAKES = MistakeRates(operation=0.24, number=0.2, early=0.16)
-SKILL_SHARE = 0.75  # of the steps; the rest is the training on mistakes
+MISTAKES = MistakeRates(operation=0.16, number=0.14, early=0.12)
+SKILL_SHARE = 0.5  # of the steps; the rest is the training on mistakes
 DATA_SEED = 1_000_003
 """Apart from the seeds of the data that reinforcement learning sees, which are small."""
 

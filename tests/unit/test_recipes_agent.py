@@ -123,7 +123,8 @@ def ask_python(agent: Any) -> Ask:
         ('{"code": "import sys; sys.exit(3)"}', "error: exit status 3"),
         ('{"code": ""}', "error: no code"),
         ('{"code": ["print(1)"]}', "error: no code"),
-        ('{"code": "print(\\ud800)"}', "SyntaxError"),
+        ('{"code": "print(\\ud800)"}', "surrogates not allowed"),
+        ('{"code": "\\u0000"}', "null bytes"),
         ("7", "error: no code"),
     ],
 )
