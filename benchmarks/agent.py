@@ -39,7 +39,6 @@ BASE = "grpo"
 SYSTEMS: dict[str, dict[str, str]] = {
     BASE: {"ADV_ESTIMATOR": "grpo"},
     "turn": {"ADV_ESTIMATOR": "rredcot", "SEGMENTER": "turn"},
-    "turn_and_newline": {"ADV_ESTIMATOR": "rredcot", "SEGMENTER": "nested"},
 }
 REQUIRED = ("rewards", "turns", "wall_seconds", "commit")
 RUN_SECONDS = 3600

@@ -80,7 +80,7 @@ def test_the_tool_was_really_called(tool_user: Run) -> None:
     assert len(calls) > len(rollouts)
     assert all(calculate(expression) == reply for expression, reply in calls)
     for step in tool_user.steps.values():
-        assert step["num_turns/max"] > 4 and step["timing_s/agent_loop/tool_calls/mean"] > 0
+        assert step["num_turns/max"] > 4
 
 
 def test_what_the_tool_said_gets_no_credit(tool_user: Run) -> None:
