@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rredcot_plugin.sandbox import SandboxFailed, available
+from rredcot_plugin.sandbox import Limits, Result, SandboxFailed, available
 from tests.unit.agent_recipe import AGENT, agent  # noqa: F401  fixture
 from tests.unit.recipe_scripts import load
 
@@ -136,6 +136,22 @@ def test_python_answers_everything(ask_python: Ask, arguments: str, reply: str) 
 def test_megabytes_come_back_as_a_few_characters(ask_python: Ask, code: str) -> None:
     reply = ask_python(f'{{"code": "{code}"}}')
     assert reply.startswith("xxx") and "truncated" in reply and len(reply) < MOST + 30
+
+
+@pytest.mark.parametrize(
+    ("ended", "status", "streams", "told"),
+    [
+        ("exit", 0, ("5\n", "a warning"), "5"),
+        ("output", None, ("5", ""), "5\nerror: more than 65536 bytes of output"),
+        ("timeout", None, ("", ""), "error: not finished after 10 seconds"),
+        ("exit", 137, ("", ""), "error: exit status 137"),
+        ("exit", 1, ("5", "Traceback\nValueError: no\n"), "5\nValueError: no"),
+    ],
+)
+def test_a_reply_says_how_a_program_ended(
+    agent: Any, ended: str, status: int | None, streams: tuple[str, str], told: str
+) -> None:
+    assert agent("python_tool").said(Result(ended, status, *streams, seconds=0.1), Limits()) == told
 
 
 def test_python_that_does_not_end_is_ended(agent: Any, ask_python: Ask) -> None:
