@@ -95,8 +95,9 @@ def test_the_credit_of_turns_can_be_read(tool_user: Run, tmp_path: Path) -> None
     traces = rows_of(tool_user.folder / "dump")
     assert len(traces) == 64 * STEPS
     segments = [segment for trace in traces for segment in trace["segments"]]
-    assert not any("\ntool\n" in segment["text"] for segment in segments)
-    assert max(segment["text"].count("<tool_call>") for segment in segments) == 1
+    assert not any(word in segment["text"] for segment in segments for word in ("\ntool\n", "\nassistant\n"))
+    calling = [sum("<tool_call>" in segment["text"] for segment in trace["segments"]) for trace in traces]
+    assert sum(count == 2 for count in calling) > len(traces) / 3, "three of four kinds of problems need two calls"
     for trace in traces:
         assert sum(s["reward"] for s in trace["segments"]) == pytest.approx(trace["reward"], abs=1e-4)
     assert any(segment["reward"] < -0.1 for segment in segments if "<tool_call>" in segment["text"])
