@@ -1,4 +1,4 @@
-# What the recipes of math/ and code/ share. A script sets what is its own, sources this file, adds its own overrides to
+# What the recipes of math/, code/ and agent/ share. A script sets what is its own, sources this file, adds its own overrides to
 # the groups below, and ends with `train "$@"`. `rredcot recipe print NAME` prints one with this file in its place.
 #
 # It needs from the script: HERE, PROJECT, RUN_NAME, MODEL_PATH, DATA_DIR, VAL_FILES, NGPUS_PER_NODE, TRAIN_BATCH_SIZE,

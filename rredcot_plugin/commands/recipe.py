@@ -24,14 +24,14 @@ recipe = typer.Typer(
 MARKER = "common.sh"
 """A file that only the recipes have: where it lies, they are."""
 
-FILES = (".py", ".jsonl")
+FILES = (".py", ".jsonl", ".yaml")
 """What belongs beside a script; whatever ends otherwise is a script, or goes into one."""
 
 SOURCED = re.compile(r'^source "\$HERE/([^"]+)"$', re.MULTILINE)
 HANDED_OVER = re.compile(r'^exec bash "\$HERE/([^"]+)" "\$@"$', re.MULTILINE)
 STARTED = re.compile(r'^ +bash "\$RECIPE_DIR/([^"]+)" "\$@"$', re.MULTILINE)
 TASK = re.compile(r"^TASK=(\w+)", re.MULTILINE)
-"""Of a script for OpenRLHF: the folder whose data and reward it takes."""
+"""Of a script for OpenRLHF, and of one for agents: the folder whose data and reward it takes."""
 TITLE = re.compile(r"#!.*\n((?:# .+\n)+)")
 """The comment at the head, down to its first empty line."""
 

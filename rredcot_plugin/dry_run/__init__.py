@@ -8,6 +8,7 @@
 | `batches`      | sizes that must divide each other, lengths that must fit                          |
 | `data`         | the recipe's data, or its sample where they are not here; are the columns there?  |
 | `reward`       | the recipe's reward on the data's own solutions and on hopeless responses         |
+| `tools`        | an agent's tools, built as verl builds them, and a call for the tiny model        |
 | `architecture` | the model's configuration and tokenizer, its parameters, and a tiny random one    |
 | `warm_start`   | some seconds of supervised training, so that some of its responses earn a reward  |
 | `memory_estimate` | memory a GPU, tokens of probes                                                    |

@@ -18,6 +18,7 @@ from rredcot_plugin.dry_run.launch import Launch, find_launch
 from rredcot_plugin.dry_run.memory_estimate import estimate, probe_length
 from rredcot_plugin.dry_run.outcome import algorithm_line
 from rredcot_plugin.dry_run.reward import try_reward
+from rredcot_plugin.dry_run.tools import try_tools
 from rredcot_plugin.dry_run.training import train
 from rredcot_plugin.dry_run.trial import LOG, trial_of
 from rredcot_plugin.tiny.watched import Show
@@ -79,18 +80,22 @@ class Rehearsal:
         yield Finding("reward", str(trial))
         if trial.warning:
             yield Finding("reward", trial.warning, "note")
+        tools = try_tools(config, launch.environment)
+        yield from tools.findings() if tools else ()
         model = config.actor_rollout_ref.model
         architecture = find_architecture(model.path, model.get("trust_remote_code", False))
-        architecture = architecture.with_tokenizer([*map(str, found.rows), *(text or "" for text in trial.best)])
+        texts = [*map(str, found.rows), *(text or "" for text in trial.best), (tools and tools.call) or ""]
+        architecture = architecture.with_tokenizer(texts)
         yield from self._needs(config, settings, architecture, found.rows, trial.best)
         if self.steps > 0:
             limits = (config.data.max_response_length, self.steps)
-            plan = trial_of(architecture, found, trial, config.data.prompt_key, limits, self.folder)
+            plan = trial_of(architecture, found, trial, config.data.prompt_key, limits, self.folder, tools)
             outcome = train(config, launch, plan, self.folder / "training", show)
             replaced = f"{len(outcome.replaced)} of {len(launch.overrides)} overrides"
             yield from outcome.findings(
                 "verl", "critic/score/mean", replaced, ours=settings is not None, verbose=self.verbose
             )
+            yield from tools.outcome(outcome.steps) if tools else ()
 
     def _configuration(self, config: Any, launch: Launch) -> Iterator[Finding]:
         import verl

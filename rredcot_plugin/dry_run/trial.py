@@ -10,11 +10,16 @@ from rredcot_plugin.dry_run.architecture import Architecture, write_tiny
 from rredcot_plugin.dry_run.data import Data, write
 from rredcot_plugin.dry_run.errors import RecipeError
 from rredcot_plugin.dry_run.reward import RewardTrial
+from rredcot_plugin.dry_run.tools import Tools
 from rredcot_plugin.dry_run.warm_start import practise
 
 PROMPTS, MOST_ROLLOUTS = 4, 4
 MICRO_BATCH = 8
 MOST_PROMPT_TOKENS, MOST_RESPONSE_TOKENS = 512, 192
+CALL_EVERY = 4
+"""Of an agent's prompts every so manieth is practised with a call of a tool, and the others with their solution."""
+TOOL_TOKENS = 64
+"""Room for what the tool replies, in which the tiny model may speak again."""
 LOG = "train.log"
 
 
@@ -37,6 +42,7 @@ def trial_of(
     prompt_key: str,
     limits: tuple[int, int],
     folder: Path,
+    tools: Tools | None = None,
 ) -> Trial:
     """Write model and data below ``folder``; ``limits``: the recipe's longest response, and steps.
 
@@ -47,15 +53,21 @@ def trial_of(
     solutions = [text or "" for text in reward.best]
     write_tiny(architecture, model)
     prompts = [row[prompt_key] for row in rows]
-    lengths = [_length(tokenizer, prompt) for prompt in prompts]
+    schemas, call = (list(tools.schemas), tools.call) if tools else (None, None)
+    lengths = [_length(tokenizer, prompt, schemas) for prompt in prompts]
     short = [i for i, length in enumerate(lengths) if length <= MOST_PROMPT_TOKENS]
     if len(short) < PROMPTS:
         raise RecipeError(
             f"data: {len(short)} of {len(rows)} prompts have at most {MOST_PROMPT_TOKENS} tokens; a dry run needs "
             f"{PROMPTS}"
         )
-    practise(model, tokenizer, [(prompts[i], solutions[i]) for i in short if solutions[i]])
+    pairs = [(prompts[i], solutions[i]) for i in short if solutions[i]]
+    if call:
+        pairs[::CALL_EVERY] = [(prompt, call) for prompt, _ in pairs[::CALL_EVERY]]
+    practise(model, tokenizer, pairs, schemas)
     responses = [len(tokenizer.encode(text)) for text in solutions]
+    if call:
+        responses = [length + len(tokenizer.encode(call)) + TOOL_TOKENS for length in responses]
     longest, steps = limits
     return Trial(
         model,
@@ -67,6 +79,6 @@ def trial_of(
     )
 
 
-def _length(tokenizer: Any, messages: Any) -> int:
-    text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+def _length(tokenizer: Any, messages: Any, tools: Any) -> int:
+    text = tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=True, tokenize=False)
     return len(tokenizer.encode(text, add_special_tokens=False))

@@ -22,15 +22,15 @@ GOOD_ENOUGH = 0.01
 """Loss in nats a token at which samples are right often, and differ."""
 
 
-def practise(folder: Path, tokenizer: Any, pairs: Sequence[tuple[Any, str]]) -> float:
+def practise(folder: Path, tokenizer: Any, pairs: Sequence[tuple[Any, str]], tools: Any = None) -> float:
     """Train the model in ``folder`` on (messages, response) pairs, and save it there; the last loss.
 
     Ends at ``GOOD_ENOUGH`` or after ``MOST_STEPS``. Pairs of more than ``MOST_TOKENS`` tokens are left out; without any,
-    nothing is done and the loss is infinite.
+    nothing is done and the loss is infinite. ``tools``: schemas that stand in every prompt.
     """
     from transformers import AutoModelForCausalLM
 
-    encoded = [_encode(tokenizer, messages, response) for messages, response in pairs]
+    encoded = [_encode(tokenizer, messages, response, tools) for messages, response in pairs]
     encoded = [pair for pair in encoded if len(pair[0]) <= MOST_TOKENS][:MOST_ROWS]
     if not encoded:
         return float("inf")
@@ -51,9 +51,9 @@ def practise(folder: Path, tokenizer: Any, pairs: Sequence[tuple[Any, str]]) -> 
     return loss
 
 
-def _encode(tokenizer: Any, messages: Any, response: str) -> tuple[list[int], int]:
+def _encode(tokenizer: Any, messages: Any, response: str, tools: Any) -> tuple[list[int], int]:
     """Token ids of prompt and response, end of turn included, and the length of the prompt."""
-    prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    prompt = tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=True, tokenize=False)
     ids = tokenizer.encode(prompt, add_special_tokens=False)
     answer = tokenizer.encode(response, add_special_tokens=False)
     return [*ids, *answer, tokenizer.eos_token_id], len(ids)

@@ -41,8 +41,8 @@ class Run:
         return "\n".join(lines[-60:])
 
 
-def train(inputs: Inputs, folder: Path, *overrides: str, **knobs: str) -> Run:
-    """Run the training script with overrides; ``knobs`` are its environment variables."""
+def train(inputs: Inputs, folder: Path, *overrides: str, script: Path = SCRIPT, **knobs: str) -> Run:
+    """Run a training script with overrides; ``knobs`` are its environment variables."""
     folder.mkdir(parents=True, exist_ok=True)
     metrics = folder / "metrics.jsonl"
     env = {
@@ -58,7 +58,7 @@ def train(inputs: Inputs, folder: Path, *overrides: str, **knobs: str) -> Run:
         **knobs,
     }
     done = subprocess.run(
-        ["bash", str(SCRIPT), 'trainer.logger=["console","file","tensorboard"]', *overrides],
+        ["bash", str(script), 'trainer.logger=["console","file","tensorboard"]', *overrides],
         env=env,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -52,8 +52,9 @@ def test_a_printed_script_starts_the_same_training(
     name: str, estimator: str, printed: Path, tmp_path: Path
 ) -> None:
     data = tmp_path / "any.parquet"
-    data.touch()  # so that the tiny reasoner's script has its data
+    data.touch()  # so that the scripts of tiny models have their data, and the tool user its model
     variables = {
+        "MODEL_PATH": str(data),
         "TRAIN_FILE": str(data),
         "VAL_FILE": str(data),
         "PYTHONPATH": str(ROOT),
@@ -133,7 +134,7 @@ def test_the_list_names_every_script_and_what_it_needs() -> None:
     [
         ("math/run_qwen3_4b_fsdp_vllm.sh", "math/run_qwen3_4b_fsdp2_vllm.sh"),
         ("multinode", "math/run_qwen3_4b_fsdp2_vllm_multinode.sh"),
-        ("reward.py", "expected one of code/reward.py, math/reward.py"),
+        ("reward.py", "expected one of agent/reward.py, code/reward.py, math/reward.py"),
         ("zzz", "`rredcot recipe list` shows all"),
         ("../pyproject.toml", "no recipe has this name"),
     ],

@@ -36,6 +36,7 @@ EXPECTED = {  # model, prompts per step and update, tokens of prompt, response, 
         "Qwen/Qwen2.5-Coder-1.5B-Instruct", 128, 64, 1024, 2048, 12288, 12288, "1e-6", 1,
     ),
     "code/run_qwen3_4b_code_fsdp2_vllm.sh": ("Qwen/Qwen3-4B", 64, 32, 2048, 16384, 18432, 18432, "1e-6", 4),
+    "agent/run_qwen3_4b_tools_fsdp2_vllm.sh": ("Qwen/Qwen3-4B", 64, 32, 1024, 16384, 17408, 17408, "1e-6", 4),
 }  # fmt: skip
 KEYS = (
     "actor_rollout_ref.model.path",

@@ -1,0 +1,110 @@
+"""recipes/agent: the tiny tool user, warmed up here, learns through verl's own tool agent loop with a segment per turn."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from rredcot_plugin.commands.app import app
+from tests.e2e.harness import Inputs, Run, train
+from tests.e2e.watched_advantages import FILE
+
+pytestmark = pytest.mark.e2e
+
+ROOT = Path(__file__).parents[2]
+AGENT = ROOT / "recipes/agent"
+STEPS = 20
+CALLED = re.compile(r'\{"expression": "([^"]*)"\}\}</tool_call>\ntool\n([^\n]*)\nassistant\n')
+
+
+@pytest.fixture(scope="module")
+def tool_user(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run of the recipe's own script, from the warm-up on; all tests look at it."""
+    folder = tmp_path_factory.mktemp("agent")
+    model, data, run = folder / "model", folder / "data", folder / "run"
+    sizes = ("--max-rows", "256", "--val-size", "8")
+    for command in (
+        ("warm_up.py", "--out", str(model)),
+        ("prepare_data.py", "--source", "word-problems", "--out", str(data), *sizes),
+    ):
+        subprocess.run([sys.executable, str(AGENT / command[0]), *command[1:]], check=True, timeout=600)
+    return train(
+        Inputs(model, data / "train.parquet", data / "val.parquet", AGENT / "reward.py"),
+        run,
+        f"+algorithm.rredcot.dump_dir={run}/dump",
+        f"trainer.rollout_data_dir={run}/rollouts",
+        "trainer.val_before_train=False",
+        script=AGENT / "run_tiny_tool_user_cpu.sh",
+        TRAIN_BATCH_SIZE="8",
+        ROLLOUT_N="8",
+        MICRO_BATCH_SIZE="64",
+        TOTAL_STEPS=str(STEPS),
+        TEST_FREQ="-1",
+        VERL_USE_EXTERNAL_MODULES="tests.e2e.watched_advantages",
+        PYTHONPATH=str(ROOT),
+        **{FILE: str(folder / "advantages.jsonl")},
+    )
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for file in sorted(folder.glob("*.jsonl")) for line in file.read_text().splitlines()]
+
+
+def test_it_learns(tool_user: Run) -> None:
+    assert tool_user.code == 0, tool_user.tail()
+    assert sorted(tool_user.steps) == list(range(1, STEPS + 1))
+    rewards = [tool_user.steps[step]["critic/score/mean"] for step in range(1, STEPS + 1)]
+    quarter = STEPS // 4
+    first, last = sum(rewards[:quarter]) / quarter, sum(rewards[-quarter:]) / quarter
+    assert 0.1 < first < 0.8
+    assert last > first + 0.1, rewards
+
+
+def test_the_tool_was_really_called(tool_user: Run) -> None:
+    """Every reply in the rollouts is what the calculator says to the call before it."""
+    sys.path.insert(0, str(AGENT))
+    try:
+        from arithmetic import calculate
+    finally:
+        sys.path.remove(str(AGENT))
+    rollouts = rows_of(tool_user.folder / "rollouts")
+    assert len(rollouts) == 64 * STEPS
+    calls = [found for row in rollouts for found in CALLED.findall(row["output"])]
+    assert len(calls) > len(rollouts)
+    assert all(calculate(expression) == reply for expression, reply in calls)
+    for step in tool_user.steps.values():
+        assert step["num_turns/max"] > 4
+
+
+def test_what_the_tool_said_gets_no_credit(tool_user: Run) -> None:
+    """In every estimate there are masked tokens between the model's own, and their advantage is exactly 0."""
+    lines = (tool_user.folder.parent / "advantages.jsonl").read_text().splitlines()
+    found = [json.loads(line) for line in lines]
+    assert len(found) == STEPS
+    assert all(line["gaps"] > 64 and line["masked"] == 0 and line["own"] > 0 for line in found)
+
+
+def test_the_credit_of_turns_can_be_read(tool_user: Run, tmp_path: Path) -> None:
+    traces = rows_of(tool_user.folder / "dump")
+    assert len(traces) == 64 * STEPS
+    segments = [segment for trace in traces for segment in trace["segments"]]
+    assert not any(word in segment["text"] for segment in segments for word in ("\ntool\n", "\nassistant\n"))
+    calling = [sum("<tool_call>" in segment["text"] for segment in trace["segments"]) for trace in traces]
+    assert sum(count == 2 for count in calling) > len(traces) / 3, "three of four kinds of problems need two calls"
+    for trace in traces:
+        assert sum(s["reward"] for s in trace["segments"]) == pytest.approx(trace["reward"], abs=1e-4)
+    assert any(segment["reward"] < -0.1 for segment in segments if "<tool_call>" in segment["text"])
+    for step in tool_user.steps.values():
+        assert step["rredcot/credit/return_error/max"] < 1e-5
+        assert step["rredcot/probes/in_pass/mean"] == 1
+    page = tmp_path / "report.html"
+    done = CliRunner().invoke(app, ["report", str(tool_user.folder / "dump"), "-o", str(page)])
+    assert done.exit_code == 0, done.output
+    assert f"{64 * STEPS} traces in {8 * STEPS} groups" in page.read_text().replace(",", "")
