@@ -21,12 +21,14 @@ BEGIN, END = "<!-- {}: written by benchmarks/contents.py -->", "<!-- end of {} -
 OVERHEAD, LEARNING, GRADIENT = "evidence/overhead", "evidence/learning", "evidence/gradient"
 VALUES, TABULAR, ESTIMATORS = "evidence/values", "evidence/tabular", "evidence/estimators"
 LANGUAGE_MODEL = "evidence/language-model"
+OUTSIDE = "../"
+AGENTS = f"{OUTSIDE}recipes/agent/README"
 SCALING, CHOOSING = "guides/scaling", "guides/choosing-values"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What a result answers, and the page of docs/ with its numbers; without one it is only compared with by quick.py."""
+    """What a result answers, and the page with its numbers, as seen from docs/; without one it is only compared with by quick.py."""
 
     question: str
     page: str | None
@@ -72,6 +74,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "tabular_gradient": Entry("is the gradient exact, where the true one can be enumerated", TABULAR),
         "return_equivalence": Entry("where a policy ends with wrong reward models", TABULAR),
         "estimators": Entry("which of verl's advantage estimators are exact", ESTIMATORS),
+        "agent": Entry("does credit per turn train a tool user faster, in real verl", AGENTS),
         "fidelity": Entry("values and credit against Monte-Carlo values", VALUES),
         "fidelity_lm": Entry("the same on a real language model", LANGUAGE_MODEL),
         "fidelity_window": Entry("the same with values calibrated on earlier steps", VALUES),
@@ -83,7 +86,8 @@ def table(group: str, committed: Committed) -> str:
     """One line per result of a group, in Markdown."""
     lines = ["| result | question | command | recorded time | page |", "| --- | --- | --- | --- | --- |"]
     for name, entry in GROUPS[group].items():
-        page = f"[{entry.page}](../docs/{entry.page}.md)" if entry.page else "`make bench-quick` compares with it"
+        shown = (entry.page or "").removeprefix(OUTSIDE)
+        page = f"[{shown}](../docs/{entry.page}.md)" if entry.page else "`make bench-quick` compares with it"
         cells = (
             f"[{name}](results/{name}.json)",
             entry.question,

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).parents[2]
 AGENT = ROOT / "recipes/agent"
-STEPS = 20
+STEPS = 18
 CALLED = re.compile(r'\{"expression": "([^"]*)"\}\}</tool_call>\ntool\n([^\n]*)\nassistant\n')
 
 
