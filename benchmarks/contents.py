@@ -21,14 +21,12 @@ BEGIN, END = "<!-- {}: written by benchmarks/contents.py -->", "<!-- end of {} -
 OVERHEAD, LEARNING, GRADIENT = "evidence/overhead", "evidence/learning", "evidence/gradient"
 VALUES, TABULAR, ESTIMATORS = "evidence/values", "evidence/tabular", "evidence/estimators"
 LANGUAGE_MODEL = "evidence/language-model"
-OUTSIDE = "../"
-AGENTS = f"{OUTSIDE}recipes/agent/README"
-SCALING, CHOOSING = "guides/scaling", "guides/choosing-values"
+SCALING, CHOOSING, AGENTS = "guides/scaling", "guides/choosing-values", "guides/agents"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What a result answers, and the page with its numbers, as seen from docs/; without one it is only compared with by quick.py."""
+    """What a result answers, and the page of docs/ with its numbers; without one it is only compared with by quick.py."""
 
     question: str
     page: str | None
@@ -86,8 +84,7 @@ def table(group: str, committed: Committed) -> str:
     """One line per result of a group, in Markdown."""
     lines = ["| result | question | command | recorded time | page |", "| --- | --- | --- | --- | --- |"]
     for name, entry in GROUPS[group].items():
-        shown = (entry.page or "").removeprefix(OUTSIDE)
-        page = f"[{shown}](../docs/{entry.page}.md)" if entry.page else "`make bench-quick` compares with it"
+        page = f"[{entry.page}](../docs/{entry.page}.md)" if entry.page else "`make bench-quick` compares with it"
         cells = (
             f"[{name}](results/{name}.json)",
             entry.question,

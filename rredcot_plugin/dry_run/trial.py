@@ -17,7 +17,7 @@ PROMPTS, MOST_ROLLOUTS = 4, 4
 MICRO_BATCH = 8
 MOST_PROMPT_TOKENS, MOST_RESPONSE_TOKENS = 512, 192
 CALL_EVERY = 4
-"""Of an agent's prompts every so manieth is practised with a call of a tool, and the others with their solution."""
+"""Of so many prompts of an agent one is practised with a call of a tool, and the others with their solution."""
 TOOL_TOKENS = 64
 """Room for what the tool replies, in which the tiny model may speak again."""
 LOG = "train.log"
