@@ -254,7 +254,8 @@ def test_what_is_read_of_a_row(queue: MemoryQueue) -> None:
     queue.rows[PARTITION, other]["extra_info"] = {}
     read = BatchSource([key, other], PARTITION).rows()
     assert torch.isfinite(read.rollouts.log_probs).all()
-    assert float(read.rollouts.rewards[0, rows.lengths[3] - 1]) == 2.0, "on the last token of the model's own"
+    before = int(rows.rollouts.response_mask[3, :3].nonzero()[-1])
+    assert float(read.rollouts.rewards[0, before]) == 2.0, "on the token of the model's own before it"
     assert float(read.rollouts.rewards[0, 3]) == 0.0
     assert read.rollouts.references == ["2", None]
     assert read.lengths == [rows.lengths[3], rows.lengths[4]]

@@ -36,4 +36,5 @@ def _watched(name: Any) -> Callable[..., Any]:
     return watched
 
 
-core_algos.get_adv_estimator_fn = _watched
+if FILE in os.environ:  # whoever only collects tests imports this too
+    core_algos.get_adv_estimator_fn = _watched
