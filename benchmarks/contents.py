@@ -42,6 +42,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "plan_check": Entry("predictions of `rredcot plan` against measured passes", SCALING),
         "step_share": Entry("share of a training step of the demo", OVERHEAD),
         "openrlhf_step": Entry("the same in OpenRLHF", OVERHEAD),
+        "openrlhf_passes": Entry("probes in OpenRLHF's log-prob pass, over the floor of their tokens", OVERHEAD),
         "sum_pi_squared": Entry("Σπ² of every token on top of a log-prob pass", OVERHEAD),
         "import_time": Entry("`import verl` with the plugin and without", OVERHEAD),
         "segmenters": Entry("tokens per second of every segmenter", None),

@@ -3,7 +3,7 @@
     .venv-openrlhf/bin/python benchmarks/openrlhf_passes.py
 
 Model, trace and probes are those of `probe_overhead.py`; the pass is that of OpenRLHF's policy actor, and with probes it also
-reads the entropies of actions. Plain, cached and packed take turns in one process (four minutes); ratios are taken within a
+reads the entropies of actions. Plain, cached and packed take turns in one process (two minutes); ratios are taken within a
 round, then the median over rounds with its bootstrap 95 % interval. The floor is (T + K·A) / T.
 """
 
@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=4096, help="tokens T of the trace, the prompt included")
     parser.add_argument("--probes", type=int, default=64, help="probes K")
     parser.add_argument("--probe-tokens", type=int, default=12, help="tokens A of a probe")
-    parser.add_argument("--repeats", type=int, default=15, help="rounds")
+    parser.add_argument("--repeats", type=int, default=9, help="rounds")
     parser.add_argument("--threads", type=int, default=2, help="torch threads")
     parser.add_argument("--output", type=Path, default=OUTPUT, help="where the JSON goes")
     args = parser.parse_args()
