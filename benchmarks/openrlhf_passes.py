@@ -10,14 +10,12 @@ round, then the median over rounds with its bootstrap 95 % interval. The floor i
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-from probe_passes import SEED, VOCAB_SIZE, ProbeSizes, build_model, draw_probes, rotated
+from probe_passes import SEED, VOCAB_SIZE, Pass, ProbeSizes, build_model, draw_probes, rotated, time_round
 from record import with_interval, write_record
 from torch import nn
 
@@ -54,17 +52,20 @@ def build_worker() -> Any:
     return worker
 
 
-def passes_of(worker: Any, sizes: ProbeSizes) -> dict[str, Callable[[], Any]]:
+def passes_of(worker: Any, sizes: ProbeSizes) -> dict[str, Pass]:
     traces, specs = draw_probes(sizes)
     sequences = torch.tensor(traces)
     mask = (torch.arange(sizes.tokens - 1) >= PROMPT - 1).expand(len(traces), -1)
     given = (sequences, mask, torch.ones_like(sequences))
     probes = [pack(own) for own in specs]
 
-    def probed(backend: str) -> Callable[[], Any]:
-        return lambda: worker.forward(*given, probes=probes, probe_backend=backend)
+    def probed(backend: str) -> Pass:
+        return lambda: worker.forward(*given, probes=probes, probe_backend=backend)["answers"][0]
 
-    return {"plain": lambda: worker.forward(*given), "cached": probed("cached"), "packed": probed("packed")}
+    def plain() -> None:
+        worker.forward(*given)
+
+    return {"plain": plain, "cached": probed("cached"), "packed": probed("packed")}
 
 
 def main() -> None:
@@ -81,15 +82,12 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     sizes = ProbeSizes(args.tokens, args.probes, args.probe_tokens)
     passes = passes_of(build_worker(), sizes)
-    expected = passes["cached"]()["answers"][0]
+    expected = passes["cached"]()
+    assert expected is not None
     seconds: dict[str, list[float]] = {name: [] for name in passes}
     for number in range(args.repeats):
-        for name in rotated(list(passes), number):
-            begin = time.perf_counter()
-            found = passes[name]()
-            seconds[name].append(time.perf_counter() - begin)
-            if name != "plain":
-                torch.testing.assert_close(found["answers"][0], expected, rtol=0, atol=1e-3)
+        for name, took in time_round(passes, rotated(list(passes), number), expected).items():
+            seconds[name].append(took["wall"])
         print(
             f"round {number}: " + ", ".join(f"{name} {own[-1]:.2f}s" for name, own in seconds.items()), flush=True
         )

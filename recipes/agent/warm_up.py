@@ -10,7 +10,6 @@ reinforcement learning has something to do. One thread and fixed seeds: the same
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import random
 import sys
@@ -19,14 +18,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from torch.nn.functional import cross_entropy
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen3ForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 if __package__ in (None, ""):  # run or loaded as a file
     sys.path[:0] = [str(Path(__file__).resolve().parent)]
-from tool_dialogue import IGNORED, build_tokenizer, encode
+from tool_dialogue import build_tokenizer, encode
 from word_problems import NO_MISTAKES, MistakeRates, generate, work
 
+from rredcot_plugin.demo.train_reasoner import labelled_loss, train
 from rredcot_plugin.tiny import CHECKPOINT
 
 MISTAKES = MistakeRates(operation=0.16, number=0.14, early=0.12)
@@ -44,36 +43,6 @@ def make_examples(tokenizer: PreTrainedTokenizerFast, size: int, seed: int, rate
         encode(tokenizer, problem.question, work(problem, rng, rates))
         for problem in generate(size, DATA_SEED + seed)
     ]
-
-
-def loss_of(model: Qwen3ForCausalLM, batch: Sequence[Example]) -> torch.Tensor:
-    """Mean cross entropy over the tokens that the model says (nats); padding on the right is seen by none of them."""
-    width = max(len(ids) for ids, _ in batch)
-    pad = model.config.pad_token_id
-    ids_BT = torch.tensor([ids + [pad] * (width - len(ids)) for ids, _ in batch])
-    labels_BT = torch.tensor([labels + [IGNORED] * (width - len(labels)) for _, labels in batch])
-    logits_BTV = model(input_ids=ids_BT, use_cache=False).logits
-    return cross_entropy(logits_BTV[:, :-1].flatten(0, 1), labels_BT[:, 1:].flatten(), ignore_index=IGNORED)
-
-
-def train(model: Qwen3ForCausalLM, batches: Sequence[Sequence[Example]], peak_lr: float) -> float:
-    """One optimizer step per batch, in place: linear warm-up over a twentieth of them, then cosine decay; the last loss."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=peak_lr, betas=(0.9, 0.98), weight_decay=0.01)
-    warmup = max(1, len(batches) // 20)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda i: min(1.0, (i + 1) / warmup) * 0.5 * (1 + math.cos(math.pi * i / len(batches)))
-    )
-    model.train()
-    loss = torch.tensor(0.0)
-    for batch in batches:
-        loss = loss_of(model, batch)
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-    model.eval()
-    return loss.item()
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -102,7 +71,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     examples = make_examples(tokenizer, skill, arguments.seed, NO_MISTAKES)
     examples += make_examples(tokenizer, slips, arguments.seed + 1, MISTAKES)
     size = arguments.batch_size
-    loss = train(model, [examples[i : i + size] for i in range(0, len(examples), size)], arguments.lr)
+    batches = [examples[i : i + size] for i in range(0, len(examples), size)]
+    loss = train(model, batches, arguments.lr, labelled_loss)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=arguments.out.parent) as folder:
         model.save_pretrained(folder)

@@ -128,7 +128,11 @@ def place_probes(
     """The same for whole groups of a batch, by an encoder that has seen all of it; ``lowest`` (B,) as in
     ``build_proposals``."""
     limits = proposal_limits(config.build_value_estimator())
-    found = {kind: _propose(kind, limit, rows.rollouts, config, encoder, lowest) for kind, limit in limits.items()}
+    worth = redistributed(rows.rollouts, config) if limits else lowest
+    found = {
+        kind: _propose(kind, limit, rows.rollouts, config, encoder, worth, lowest)
+        for kind, limit in limits.items()
+    }
     valid = {kind: proposals.valid.clone() for kind, proposals in found.items()}
     packed, places, tokens = [], [], 0
     first = 1 if config.prior_from_group else 0
@@ -211,9 +215,15 @@ class _States:
 
 
 def _propose(
-    kind: str, limit: int, rollouts: Rollouts, config: RRedCoTConfig, encoder: ProbeEncoder, lowest: torch.Tensor
+    kind: str,
+    limit: int,
+    rollouts: Rollouts,
+    config: RRedCoTConfig,
+    encoder: ProbeEncoder,
+    worth: torch.Tensor,
+    lowest: torch.Tensor,
 ) -> Proposals:
-    """The proposals of one kind (``ValueEstimator.proposes``)."""
+    """The proposals of one kind (``ValueEstimator.proposes``); ``worth`` (B,) of each response as an answer."""
     if kind == REFERENCE or (kind in FROM_OTHERS and config.proposals == "reference"):
         references = build_references(rollouts.references, rollouts.batch_size, limit)
         if kind == REFERENCE:
@@ -221,7 +231,7 @@ def _propose(
         return reference_answers(references, lambda text: _extract(encoder.answer_format, text))
     return build_proposals(
         [_extract(encoder.answer_format, text) for text in rollouts.texts or []],
-        redistributed(rollouts, config),
+        worth,
         rollouts.group_ids,
         rollouts.ground_truths,
         proposes=kind,

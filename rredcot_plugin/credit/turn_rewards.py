@@ -77,7 +77,7 @@ def separate(rollouts: Rollouts) -> tuple[Rollouts, Float[Tensor, "B T"] | None]
     mask, rewards = rollouts.response_mask, rollouts.rewards.float()
     if rollouts.penalties is not None:
         rewards = rewards - rollouts.penalties.float()
-    before_last = mask & (mask.flip(1).cumsum(1).flip(1) > 1)
+    before_last = mask & (mask.cumsum(1) < mask.sum(1, keepdim=True))
     before_last &= torch.isfinite(rollouts.outcomes)[:, None]
     on_the_way = torch.where(before_last, rewards, 0.0)
     if not bool(on_the_way.any()):

@@ -13,8 +13,9 @@ from __future__ import annotations
 import argparse
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from tqdm import tqdm
@@ -64,14 +65,17 @@ def batches(examples: list[Example], batch_size: int, seed: int) -> Iterator[lis
         yield from rng.sample(cut, len(cut))
 
 
-def response_loss(model: Qwen3ForCausalLM, batch: list[Example]) -> torch.Tensor:
+def response_loss(model: Qwen3ForCausalLM, batch: Sequence[Example]) -> torch.Tensor:
     """Mean cross entropy over response tokens (nats); prompts and padding carry no loss."""
+    return labelled_loss(model, [(ids, [IGNORED] * start + ids[start:]) for ids, start in batch])
+
+
+def labelled_loss(model: Qwen3ForCausalLM, batch: Sequence[tuple[list[int], list[int]]]) -> torch.Tensor:
+    """Mean cross entropy (nats) over the tokens whose label is not `IGNORED`, of pairs of token ids and labels."""
     width = max(len(ids) for ids, _ in batch)
     pad = model.config.pad_token_id
     ids_BT = torch.tensor([ids + [pad] * (width - len(ids)) for ids, _ in batch])
-    labels_BT = torch.tensor(
-        [[IGNORED] * start + ids[start:] + [IGNORED] * (width - len(ids)) for ids, start in batch]
-    )
+    labels_BT = torch.tensor([labels + [IGNORED] * (width - len(labels)) for _, labels in batch])
     # right padding under a causal mask is never seen by a real token: no attention mask needed
     logits_BTV = model(input_ids=ids_BT, use_cache=False).logits
     return torch.nn.functional.cross_entropy(
@@ -79,17 +83,24 @@ def response_loss(model: Qwen3ForCausalLM, batch: list[Example]) -> torch.Tensor
     )
 
 
-def train(model: Qwen3ForCausalLM, steps: list[list[Example]], peak_lr: float) -> None:
-    """One optimizer step per batch, in place: linear warm-up over a twentieth of them, then cosine decay."""
+def train(
+    model: Qwen3ForCausalLM,
+    steps: Sequence[Any],
+    peak_lr: float,
+    loss_of: Callable[[Qwen3ForCausalLM, Any], torch.Tensor] = response_loss,
+) -> float:
+    """One optimizer step per batch, in place: linear warm-up over a twentieth of them, then cosine decay. The last loss, 0
+    without a step."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=peak_lr, betas=(0.9, 0.98), weight_decay=0.01)
     warmup = max(1, len(steps) // 20)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda i: min(1.0, (i + 1) / warmup) * 0.5 * (1 + math.cos(math.pi * i / len(steps)))
     )
     model.train()
+    loss = torch.tensor(0.0)
     progress = tqdm(steps, desc="train", mininterval=5.0)
     for i, batch in enumerate(progress):
-        loss = response_loss(model, batch)
+        loss = loss_of(model, batch)
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -98,6 +109,7 @@ def train(model: Qwen3ForCausalLM, steps: list[list[Example]], peak_lr: float) -
         if i % 20 == 0:
             progress.set_postfix(loss=f"{loss.item():.3f}")
     model.eval()
+    return loss.item()
 
 
 def evaluate(

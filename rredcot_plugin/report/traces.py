@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ class Trace:
     output_prompts: Mapping[int, str] = field(default_factory=dict)
     """By number, the prompts of the outputs of a session whose context was rewritten between them."""
 
-    @property
+    @cached_property
     def turns(self) -> list[int]:
         """The turn of each segment, from 1: a turn begins after an observation, or with another output of the session."""
         found: list[int] = []

@@ -7,20 +7,15 @@ from typing import Any
 import torch
 from openrlhf.trainer.ray.vllm_worker_wrap import WorkerWrap
 
+from rredcot_plugin.integrations.cpu.vllm_packing import keep_parameters
 from rredcot_plugin.integrations.openrlhf_cpu import engine_worker, weights  # noqa: F401  they change OpenRLHF's modules
 
 
 class CPUWorkerWrap(WorkerWrap):
-    """OpenRLHF's worker extension, with vLLM's oneDNN weight packing switched off before the model is built.
-
-    After loading, vLLM-CPU packs the weights of linear layers for oneDNN and leaves empty parameters behind, so
-    the trainer's next weights have nothing to be copied into. Without oneDNN it keeps the parameters.
-    """
+    """OpenRLHF's worker extension, whose vLLM keeps the parameters that the trainer's weights are copied into."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> CPUWorkerWrap:
-        import vllm._custom_ops as ops
-
-        ops._supports_onednn = False
+        keep_parameters()
         return super().__new__(cls)
 
     def update_weight(self, name: str, dtype: str, shape: Any, empty_cache: bool = False) -> None:

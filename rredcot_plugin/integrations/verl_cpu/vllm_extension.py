@@ -6,19 +6,14 @@ from typing import Any
 
 from verl.workers.rollout.vllm_rollout.utils import vLLMColocateWorkerExtension
 
+from rredcot_plugin.integrations.cpu.vllm_packing import keep_parameters
+
 
 class CPUColocateWorkerExtension(vLLMColocateWorkerExtension):
-    """verl's worker extension, with vLLM's oneDNN weight packing switched off before the model is built.
-
-    After loading, vLLM-CPU packs the weights of linear layers for oneDNN and leaves empty parameters behind, so
-    the trainer's next weights have nothing to be copied into. Without oneDNN it keeps the parameters and calls
-    `torch.nn.functional.linear`.
-    """
+    """verl's worker extension, whose vLLM keeps the parameters that the trainer's weights are copied into."""
 
     def __new__(cls, **kwargs: Any) -> CPUColocateWorkerExtension:
-        import vllm._custom_ops as ops
-
-        ops._supports_onednn = False
+        keep_parameters()
         return super().__new__(cls, **kwargs)
 
     def update_weights_from_ipc(self, *args: Any, **kwargs: Any) -> Any:
