@@ -14,6 +14,7 @@ import rredcot_plugin
 DEMO = Path(rredcot_plugin.__file__).parent / "demo"
 TINY = DEMO.parent / "tiny"
 SCRIPT = TINY / "train_cpu.sh"
+ROOT = Path(__file__).parents[2]
 TIME_LIMIT_SECONDS = 600
 
 
@@ -48,6 +49,8 @@ def train(inputs: Inputs, folder: Path, *overrides: str, script: Path = SCRIPT, 
     env = {
         **os.environ,
         "PYTHON": sys.executable,
+        # Ray's workers import agent loops of the tests by their names.
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
         "MODEL_PATH": str(inputs.model),
         "TRAIN_FILE": str(inputs.train),
         "VAL_FILE": str(inputs.val),

@@ -48,7 +48,6 @@ def tool_user(tmp_path_factory: pytest.TempPathFactory) -> Run:
         TOTAL_STEPS=str(STEPS),
         TEST_FREQ="-1",
         VERL_USE_EXTERNAL_MODULES="tests.e2e.watched_advantages",
-        PYTHONPATH=str(ROOT),
         **{FILE: str(folder / "advantages.jsonl")},
     )
 
