@@ -15,7 +15,7 @@ PIP_FLAGS := --quiet --disable-pip-version-check
 # Tests that start Ray leave the second core to it.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help env env-vllm env-openrlhf env-openrlhf-vllm browser demo dry-run reference test test-unit test-contract test-e2e test-vllm test-openrlhf test-lowest check-dist publish mutants lint types format docs bench-probes bench-overhead bench-fidelity bench-lm bench-tabular bench-gradient bench-estimators bench-learning bench-quick clean
+.PHONY: help env env-vllm env-openrlhf env-openrlhf-vllm browser demo dry-run dry-run-math dry-run-code dry-run-agent dry-run-openrlhf reference test test-unit test-contract test-e2e test-vllm test-openrlhf test-lowest check-dist publish mutants lint types format docs bench-probes bench-overhead bench-fidelity bench-lm bench-tabular bench-gradient bench-estimators bench-learning bench-quick clean
 
 help:
 	@sed -n 's/^# //p;s/^## //p' Makefile | head -2
@@ -94,13 +94,19 @@ browser: env
 demo: env
 	$(BIN)/rredcot demo
 
-# Every shipped recipe with its own configuration, data format and reward: two steps on the CPU, about a minute each.
-# Elsewhere, so that nothing a recipe writes lands here, and without a hub: all recipes have their sample.
-OF_OPENRLHF := $(wildcard $(CURDIR)/recipes/openrlhf/run_*.sh)
-RECIPES := $(filter-out $(OF_OPENRLHF),$(wildcard $(CURDIR)/recipes/*/run_*.sh $(CURDIR)/recipes/*/*.sbatch))
-dry-run: env env-openrlhf
-	folder=$$(mktemp -d) && cd $$folder && HF_HUB_OFFLINE=1 $(CURDIR)/$(BIN)/rredcot dry-run $(RECIPES) && rm -r $$folder
-	folder=$$(mktemp -d) && cd $$folder && HF_HUB_OFFLINE=1 $(CURDIR)/$(VENV_OPENRLHF)/bin/rredcot dry-run $(OF_OPENRLHF) && rm -r $$folder
+# Every shipped recipe with its own configuration, data format and reward: two steps on the CPU, about a minute each; with
+# `make -j 2` two at a time. Elsewhere, so that nothing a recipe writes lands here, and without a hub: all recipes have
+# their sample.
+DRY_RUNS := dry-run-math dry-run-code dry-run-agent dry-run-openrlhf
+dry-run: $(DRY_RUNS)
+
+$(filter-out dry-run-openrlhf,$(DRY_RUNS)): BY := $(BIN)
+$(filter-out dry-run-openrlhf,$(DRY_RUNS)): env
+dry-run-openrlhf: BY := $(VENV_OPENRLHF)/bin
+dry-run-openrlhf: env-openrlhf
+$(DRY_RUNS): dry-run-%:
+	folder=$$(mktemp -d) && cd $$folder && HF_HUB_OFFLINE=1 $(CURDIR)/$(BY)/rredcot dry-run \
+	    $(wildcard $(CURDIR)/recipes/$*/run_*.sh $(CURDIR)/recipes/$*/*.sbatch) && rm -r $$folder
 
 # The reference pages and the Hydra groups, from the code; a test fails while they differ.
 reference: env

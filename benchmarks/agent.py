@@ -11,6 +11,8 @@ a plan that was stopped goes on; --report writes the summary of those that are t
     <system>/reward_last_quarter         mean reward of the last quarter of the steps, over seeds
     <system>/reward_all                  the same over all steps
     difference/<system>/reward_all       minus GRPO's of the same seed
+    difference/turn-trace/reward_all     what the turns add to one baseline per trace, the same way
+    <system>/step_share                  of a step, its first ones not counted: the time of everything that rredcot does
 
 Values are medians over seeds with bootstrap intervals. Equal learning rates favour neither on purpose, but nothing was tuned.
 """
@@ -25,6 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
@@ -35,11 +38,26 @@ ROOT = Path(__file__).parents[1]
 RECIPE = ROOT / "recipes/agent"
 OUTPUT = Path(__file__).parent / "results" / "agent.json"
 WORK = ROOT / "outputs/agent"
-BASE = "grpo"
-SYSTEMS: dict[str, dict[str, str]] = {
-    BASE: {"ADV_ESTIMATOR": "grpo"},
-    "turn": {"ADV_ESTIMATOR": "rredcot", "SEGMENTER": "turn"},
+
+
+@dataclass(frozen=True)
+class System:
+    """Environment variables of the recipe's script, and overrides behind it."""
+
+    knobs: dict[str, str]
+    overrides: tuple[str, ...] = ()
+
+
+BASE, TRACE, TURN = "grpo", "trace", "turn"
+SYSTEMS = {
+    BASE: System({"ADV_ESTIMATOR": "grpo"}),
+    TRACE: System({"ADV_ESTIMATOR": "rredcot", "SEGMENTER": "turn"}, ("+algorithm.rredcot.baseline=trace",)),
+    TURN: System({"ADV_ESTIMATOR": "rredcot", "SEGMENTER": "turn"}),
 }
+"""With one baseline per trace all turns of a trace have the same advantage."""
+SPENT = "timing_s/rredcot_"
+UNUSUAL_STEPS = 2
+"""Steps at the start that allocate and compile, and fit nothing."""
 REQUIRED = ("rewards", "turns", "wall_seconds", "commit")
 RUN_SECONDS = 3600
 
@@ -54,7 +72,7 @@ def perform(system: str, seed: int, steps: int, work: Path) -> Cell:
         metrics, log = Path(folder) / "metrics.jsonl", work / f"{system}_{seed}.log"
         environment = {
             **os.environ,
-            **SYSTEMS[system],
+            **SYSTEMS[system].knobs,
             "PYTHON": sys.executable,
             "PYTHONPATH": str(ROOT),
             "MODEL_PATH": str(work / "model"),
@@ -65,7 +83,11 @@ def perform(system: str, seed: int, steps: int, work: Path) -> Cell:
             "TEST_FREQ": "-1",
             "VERL_FILE_LOGGER_PATH": str(metrics),
         }
-        overrides = ['trainer.logger=["console","file"]', "trainer.val_before_train=False"]
+        overrides = [
+            *SYSTEMS[system].overrides,
+            'trainer.logger=["console","file"]',
+            "trainer.val_before_train=False",
+        ]
         started = time.monotonic()
         with log.open("w", encoding="utf-8") as said:
             command = ["bash", str(RECIPE / "run_tiny_tool_user_cpu.sh"), *overrides]
@@ -80,10 +102,16 @@ def perform(system: str, seed: int, steps: int, work: Path) -> Cell:
         "seed": seed,
         "rewards": [row["critic/score/mean"] for row in rows],
         "turns": [row["num_turns/mean"] for row in rows],
+        "shares": [share_of(row) for row in rows],
         "wall_seconds": time.monotonic() - started,
         "commit": git_head(),
         "cpu": describe_machine()["cpu"],
     }
+
+
+def share_of(row: dict[str, float]) -> float:
+    """What rredcot's part of a step took over what the step took."""
+    return sum(value for name, value in row.items() if name.startswith(SPENT)) / row["timing_s/step"]
 
 
 def make_inputs(work: Path) -> None:
@@ -114,15 +142,22 @@ def summarize(cells: dict[str, Cell]) -> Summary:
     """Medians over seeds with their intervals, and paired differences to GRPO; only seeds that a system has."""
     rewards = {(cell["system"], cell["seed"]): cell["rewards"] for cell in cells.values()}
     summary: Summary = {}
-    for system in dict.fromkeys(name for name, _ in rewards):
-        own = {seed: curve for (name, seed), curve in rewards.items() if name == system}
-        quarters = [mean(curve[-max(1, len(curve) // 4) :]) for curve in own.values()]
+    systems = list(dict.fromkeys(name for name, _ in rewards))
+    for system in systems:
+        own = [curve for (name, _), curve in rewards.items() if name == system]
+        quarters = [mean(curve[-max(1, len(curve) // 4) :]) for curve in own]
         summary[f"{system}/reward_last_quarter"] = with_interval(quarters)
-        summary[f"{system}/reward_all"] = with_interval([mean(curve) for curve in own.values()])
-        pairs = [(curve, rewards[BASE, seed]) for seed, curve in own.items() if (BASE, seed) in rewards]
-        if system != BASE and pairs:
-            differences = [mean(curve) - mean(base) for curve, base in pairs]
-            summary[f"difference/{system}/reward_all"] = with_interval(differences)
+        summary[f"{system}/reward_all"] = with_interval([mean(curve) for curve in own])
+        timed = [cell["shares"] for cell in cells.values() if cell["system"] == system and "shares" in cell]
+        if system != BASE and timed:
+            shares = [share for steps in timed for share in steps[UNUSUAL_STEPS:]]
+            summary[f"{system}/step_share"] = with_interval(shares)
+    for system, other in [*((system, BASE) for system in systems if system != BASE), (TURN, TRACE)]:
+        seeds = [seed for name, seed in rewards if name == system and (other, seed) in rewards]
+        if seeds:
+            name = system if other == BASE else f"{system}-{other}"
+            differences = [mean(rewards[system, seed]) - mean(rewards[other, seed]) for seed in seeds]
+            summary[f"difference/{name}/reward_all"] = with_interval(differences)
     return summary
 
 
@@ -133,7 +168,7 @@ def mean(values: list[float]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--systems", nargs="+", choices=list(SYSTEMS), default=[BASE, "turn"], help="what to compare"
+        "--systems", nargs="+", choices=list(SYSTEMS), default=list(SYSTEMS), help="what to compare"
     )
     parser.add_argument("--seeds", nargs="+", type=int, default=list(range(8)), help="a run of each system each")
     parser.add_argument("--steps", type=int, default=30, help="training steps of a run")
@@ -157,7 +192,7 @@ def main() -> None:
         parser.exit(message="no run is there yet: nothing to report\n")
     settings = {
         "steps": args.steps,
-        "systems": {name: SYSTEMS[name] for name in args.systems},
+        "systems": {name: asdict(SYSTEMS[name]) for name in args.systems},
         "cpus": sorted({cell["cpu"] for cell in cells.values()}),
         "commits": sorted({str(cell["commit"]) for cell in cells.values()}),
         "wall_minutes": sum(cell["wall_seconds"] for cell in cells.values()) / 60,

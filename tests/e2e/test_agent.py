@@ -16,7 +16,7 @@ from rredcot_plugin.commands.app import app
 from tests.e2e.harness import Inputs, Run, train
 from tests.e2e.watched_advantages import FILE
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("tool_user")]
 
 ROOT = Path(__file__).parents[2]
 AGENT = ROOT / "recipes/agent"

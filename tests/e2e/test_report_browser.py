@@ -12,7 +12,7 @@ from playwright.sync_api import Page, expect
 
 from tests.e2e.browser_pages import BROWSERS, COUNT, HOSTILE, SHOWN, Tab, browser, rows, small, tab, write_page  # noqa: F401  fixtures
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("browser")]
 
 
 def expect_first(page: Page, *prompts: str) -> None:

@@ -13,7 +13,7 @@ from rredcot_plugin.report.report_page import render_report
 from tests.e2e.browser_pages import BROWSERS, COUNT, HOSTILE, SHOWN, Tab, browser, rows, small, tab, write_page  # noqa: F401  fixtures
 from tests.unit.test_report import record
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("browser_traces")]
 
 
 def long_lines(prompts: int, per_prompt: int) -> list[dict]:

@@ -15,6 +15,7 @@ from rredcot_plugin.commands.app import app
 from tests.e2e.harness import Inputs, Run, train
 
 pytestmark = pytest.mark.e2e
+ON_THE_SAME_RUN = pytest.mark.xdist_group("uninterrupted")
 
 RREDCOT = ("algorithm.adv_estimator=rredcot", "+algorithm.rredcot.segmenter=newline")
 SAME = ("actor/pg_loss", "actor/grad_norm", "critic/score/mean", "critic/advantages/mean", "response_length/mean")
@@ -34,6 +35,7 @@ def uninterrupted(demo_inputs: Inputs, tmp_path_factory: pytest.TempPathFactory)
     return train(demo_inputs, folder, *RREDCOT, *left, pictures, TOTAL_STEPS="4", SAVE_FREQ="2")
 
 
+@ON_THE_SAME_RUN
 def test_one_key_trains_and_logs(uninterrupted: Run) -> None:
     assert uninterrupted.code == 0, uninterrupted.tail()
     assert sorted(uninterrupted.steps) == [1, 2, 3, 4]
@@ -49,6 +51,7 @@ def test_one_key_trains_and_logs(uninterrupted: Run) -> None:
     assert list((uninterrupted.folder / "tensorboard").rglob("events.*"))
 
 
+@ON_THE_SAME_RUN
 def test_every_metric_is_documented(uninterrupted: Run) -> None:
     page = Path("docs/reference/metrics.md").read_text()
     names = {n for step in uninterrupted.steps.values() for n in step if "rredcot" in n}
@@ -57,6 +60,7 @@ def test_every_metric_is_documented(uninterrupted: Run) -> None:
     assert not missing
 
 
+@ON_THE_SAME_RUN
 def test_dumped_credit_sums_to_the_reward(uninterrupted: Run) -> None:
     lines = (uninterrupted.folder / "dump" / "3.jsonl").read_text().splitlines()
     traces = [json.loads(line) for line in lines]
@@ -67,6 +71,7 @@ def test_dumped_credit_sums_to_the_reward(uninterrupted: Run) -> None:
     assert any(s["reward"] < 0 for trace in traces for s in trace["segments"])
 
 
+@ON_THE_SAME_RUN
 def test_tensorboard_has_histograms_and_a_table_of_credit(uninterrupted: Run) -> None:
     (file,) = (uninterrupted.folder / "tensorboard").rglob("events.*")
     events = EventAccumulator(str(file), size_guidance={"histograms": 0, "tensors": 0})
@@ -80,6 +85,7 @@ def test_tensorboard_has_histograms_and_a_table_of_credit(uninterrupted: Run) ->
 
 
 @pytest.mark.parametrize("kind", ["dump", "rollouts"])
+@ON_THE_SAME_RUN
 def test_a_report_is_made_of_what_the_run_left(uninterrupted: Run, tmp_path: Path, kind: str) -> None:
     page, curves = tmp_path / "report.html", uninterrupted.folder / "tensorboard"
     command = ["report", str(uninterrupted.folder / kind), "-o", str(page), "--tensorboard", f"mine={curves}"]
@@ -91,6 +97,7 @@ def test_a_report_is_made_of_what_the_run_left(uninterrupted: Run, tmp_path: Pat
     assert ("mean reward that followed" in text) == (kind == "dump")
 
 
+@ON_THE_SAME_RUN
 def test_a_resumed_run_continues_as_an_uninterrupted_one(
     demo_inputs: Inputs, uninterrupted: Run, tmp_path: Path
 ) -> None:
@@ -106,6 +113,7 @@ def test_a_resumed_run_continues_as_an_uninterrupted_one(
         assert_close(resumed.steps[step], uninterrupted.steps[step], names, 2e-3)
 
 
+@ON_THE_SAME_RUN
 def test_processes_beside_the_driver_give_the_same_numbers(
     demo_inputs: Inputs, uninterrupted: Run, tmp_path: Path
 ) -> None:
@@ -121,6 +129,7 @@ def test_processes_beside_the_driver_give_the_same_numbers(
         assert_close(shared.steps[step], alone, (*SAME, *sorted(names)), tolerance)
 
 
+@ON_THE_SAME_RUN
 def test_batched_probes_give_the_same_numbers(demo_inputs: Inputs, uninterrupted: Run, tmp_path: Path) -> None:
     batched = train(demo_inputs, tmp_path, *RREDCOT, "+algorithm.rredcot.probe_backend=batched", TOTAL_STEPS="1")
     assert batched.code == 0, batched.tail()
@@ -189,6 +198,7 @@ def test_a_bad_option_ends_the_run_with_its_name(demo_inputs: Inputs, tmp_path: 
     assert "unknown segmenter 'newlin'. Did you mean 'newline'?" in run.output
 
 
+@ON_THE_SAME_RUN
 def test_the_trainer_over_dataproto_trains_and_goes_on_where_it_stopped(
     demo_inputs: Inputs, tmp_path: Path, uninterrupted: Run
 ) -> None:

@@ -42,6 +42,28 @@ def test_differences_are_of_the_same_seed_and_over_the_seeds_that_both_have() ->
     assert not any("difference/grpo" in name for name in found)
 
 
+def test_turns_are_compared_with_one_baseline_per_trace_and_shares_leave_the_first_steps_out() -> None:
+    cells = [
+        cell("trace", 0, [0.5, 0.5, 0.5, 0.5]) | {"shares": [0.9, 0.9, 0.02, 0.02]},
+        cell("turn", 0, [0.5, 0.5, 0.5, 0.7]) | {"shares": [0.9, 0.9, 0.04, 0.04]},
+        cell("turn", 1, [0.0, 0.0, 0.0, 0.0]),
+    ]
+    found = agent.summarize({str(i): one for i, one in enumerate(cells)})
+    assert found["difference/turn-trace/reward_all"]["value"] == pytest.approx(0.05)
+    assert found["turn/step_share"]["value"] == pytest.approx(0.04)
+    assert found["trace/step_share"]["value"] == pytest.approx(0.02)
+
+
+def test_a_share_is_what_every_part_of_rredcot_took() -> None:
+    row = {
+        "timing_s/step": 10.0,
+        "timing_s/rredcot_probes": 0.5,
+        "timing_s/rredcot_credit": 0.25,
+        "timing_s/gen": 4.0,
+    }
+    assert agent.share_of(row) == pytest.approx(0.075)
+
+
 def test_a_plan_that_was_stopped_goes_on_and_a_report_runs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,17 +83,17 @@ def test_a_plan_that_was_stopped_goes_on_and_a_report_runs_nothing(
     monkeypatch.setattr(agent, "perform", perform)
     monkeypatch.setattr(agent, "make_inputs", lambda work: None)
     run("--seeds", "0")
-    assert started == [("grpo", 0), ("turn", 0)]
+    assert started == [("grpo", 0), ("trace", 0), ("turn", 0)]
     record = run("--seeds", "0", "1")
-    assert started[2:] == [("grpo", 1), ("turn", 1)]
-    assert record["seeds"] == [0, 1] and len(record["raw"]["cells"]) == 4
+    assert started[3:] == [("grpo", 1), ("trace", 1), ("turn", 1)]
+    assert record["seeds"] == [0, 1] and len(record["raw"]["cells"]) == 6
     run("--seeds", "0", "1", "--report")
-    assert len(started) == 4
+    assert len(started) == 6
 
 
 def test_every_system_sets_knobs_of_the_script() -> None:
     text = (agent.RECIPE / "run_tiny_tool_user_cpu.sh").read_text()
-    knobs = {name for system in agent.SYSTEMS.values() for name in system}
+    knobs = {name for system in agent.SYSTEMS.values() for name in system.knobs}
     assert knobs == {"ADV_ESTIMATOR", "SEGMENTER"}
     assert all(f"{name}=${{{name}:-" in text for name in knobs)
 
