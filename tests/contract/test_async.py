@@ -97,6 +97,24 @@ def test_a_trace_of_several_versions_is_valued_by_the_weights_of_old_log_probs(
     assert sorted({*versions.nan_to_num(-1).tolist()}) == [-1, 3, 6, 7]
 
 
+def test_versions_reach_the_window_where_no_row_comes_to_the_driver(queue: ListedQueue) -> None:
+    """As with ``credit_workers`` beside it, which leave it the numbers of the states."""
+    rows, found = bare_rows(), []
+    for beside in (False, True):
+        trainer = trainer_of(queue, "sync", {})
+        rollout(queue, rows, 8, {4: (2, 6)})
+        batch, _ = trainer.replay_buffer.sample(global_steps=8, partition_id=PARTITION, batch_size=5)
+        batch.extra_info["temperature"] = TEMPERATURE
+        trainer._compute_old_log_prob(batch, {})
+        runner = trainer.rredcot
+        if beside:
+            runner.state.numbers, runner.state.rows = runner.credit_workers._here.state_numbers(), None
+        trainer._compute_advantage(batch, {})
+        found.append(runner.calibrator.state_dict()["version"][0])
+        queue.kv_clear(batch.keys, PARTITION)
+    assert torch.equal(*found) and {*found[0].tolist()} == {6, 7}
+
+
 def test_a_session_has_the_newest_version_of_its_outputs() -> None:
     tags = [{"max_global_steps": step} for step in (4, 3, None, "7", 2)] + [{}, {"is_padding": True}]
     roles = row_roles(["a_0_1", "a_0_0", "a_1_0", "a_2_0", "a_2_1", "b_0_0", "pad_0_0"], tags)
