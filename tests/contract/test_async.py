@@ -80,12 +80,13 @@ def test_where_versions_are_not_told_batches_count_as_they_come(queue: ListedQue
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("backend", ["cached", "packed", "batched"])
 def test_a_trace_of_several_versions_is_valued_by_the_weights_of_old_log_probs(
-    queue: ListedQueue, mode: str
+    queue: ListedQueue, mode: str, backend: str
 ) -> None:
     """One policy looks at all of it, whoever wrote which token; in the window it is as old as its last one."""
     rows, spans = bare_rows(), {4: (2, 6), 9: (5, 7), 11: (None, 3), 12: (7, None)}
-    trainer = trainer_of(queue, mode, {})
+    trainer = trainer_of(queue, mode, {"probe_backend": backend})
     rollout(queue, rows, 8, spans)
     stored = dict(queue.rows)
     assert_credited(sampled_step(trainer, 8), rows, expected(rows, config(), weights=7)[0])
