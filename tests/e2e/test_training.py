@@ -181,6 +181,7 @@ def test_rollouts_of_their_own_resources_and_baselines_of_least_variance(
         assert math.isfinite(step["actor/grad_norm"])
 
 
+@ON_THE_SAME_RUN
 def test_asynchronous_training_without_staleness_is_synchronous_training(
     demo_inputs: Inputs, uninterrupted: Run, tmp_path: Path
 ) -> None:
