@@ -12,7 +12,7 @@ from rredcot_plugin.baselines.base import is_per_token
 from rredcot_plugin.segmenters.none import NoSegmenter
 from rredcot_plugin.text.encoding import choose_bridge, choose_terminator
 from rredcot_plugin.values.base import calibrates, proposal_limits
-from rredcot_plugin.values.calibration import LEAST_ROLLOUTS, LEAST_STEPS
+from rredcot_plugin.values.window import LEAST_ROLLOUTS, LEAST_STEPS
 
 if TYPE_CHECKING:
     from rredcot_plugin.config import RRedCoTConfig

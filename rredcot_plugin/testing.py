@@ -190,6 +190,7 @@ def _rows(rollouts: Rollouts, rows: list[int]) -> Rollouts:
 
 def _padded(rollouts: Rollouts, left: int, right: int) -> Rollouts:
     def pad(values: Any) -> Any:
-        return torch.nn.functional.pad(values, (left, right)) if isinstance(values, torch.Tensor) else values
+        is_table = isinstance(values, torch.Tensor) and values.ndim == 2
+        return torch.nn.functional.pad(values, (left, right)) if is_table else values
 
     return Rollouts(**{f.name: pad(getattr(rollouts, f.name)) for f in dataclasses.fields(Rollouts)})

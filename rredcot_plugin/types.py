@@ -94,6 +94,8 @@ class Rollouts:
     before token t (``reward_model``, ``critic``, ``monte_carlo``) or about the token (``attention``,
     ``gradient``); NaN where there is none. ``references[b]`` are solutions of the data set. ``penalties`` are
     the part of ``rewards`` that is always kept on its own tokens instead of being redistributed (KL in the reward).
+    ``versions[b]`` is the version of the policy that wrote the last token of row b, by which calibration's window knows how old
+    the row is; NaN where it is not known.
     ``token_ids`` may be None where nobody reads them: ``assign_credit`` is given segments and the numbers of their states.
 
     Raises:
@@ -114,6 +116,7 @@ class Rollouts:
     references: list[Any] | None = None
     penalties: Float[Tensor, "B T"] | None = None
     sum_pi_squared: Float[Tensor, "B T"] | None = None
+    versions: Float[Tensor, " B"] | None = None
 
     def __post_init__(self) -> None:
         name = "response_mask" if self.token_ids is None else "token_ids"
@@ -130,6 +133,8 @@ class Rollouts:
                 check_finite(name, tensor, self.response_mask)
         if self.sum_pi_squared is not None:
             check_shares("sum_pi_squared", self.sum_pi_squared, self.response_mask)
+        if self.versions is not None:
+            check_shape("versions", self.versions, shape[:1])
         for name, scores in (self.token_scores or {}).items():
             check_shape(f"token_scores[{name!r}]", scores, shape)
         for name in ("group_ids", "texts", "token_offsets", "ground_truths", "references"):

@@ -44,7 +44,7 @@ def _file_of(test: str) -> str:
 
 
 CREDIT, VALUES, CUTS = "unit/test_redistribution.py", "unit/test_values.py", "unit/test_segmenters.py"
-FITS = "unit/test_calibration.py"
+FITS, WINDOW = "unit/test_calibration.py", "unit/test_window.py"
 TURNS = "unit/test_turn_rewards.py"
 LATER = "unit/test_later_segments.py"
 ESTIMATORS, REMEMBERED, CONTINUED = (
@@ -103,6 +103,9 @@ MUTANTS = (
     Mutant("credit leaks into the next turn", "credit/hierarchy.py", "parent[:, k] == before", "parent[:, k] >= -1", ("unit/test_hierarchy.py", "unit/test_nested.py")),
     Mutant("attention behind the answer counts", "values/attribution.py", "(ids < segments.num_segments[:, None] - 1)", "(ids < segments.num_segments[:, None])", ("unit/test_attribution_shares.py",)),
     Mutant("the calibrator never remembers", "values/calibration.py", "self._past.append(states if counted is None else states.some(counted))", "pass", (REMEMBERED,)),
+    Mutant("the window counts arrivals", "values/window.py", "torch.where(step.version.isfinite(), newest - step.version, float(since))", "torch.full_like(step.version, float(since))", (WINDOW,)),
+    Mutant("checkpoints forget versions", "values/calibration.py", 'version = state.get("version", [None] * len(equal))', "version = [None] * len(equal)", (WINDOW,)),
+    Mutant("a trace is as old as its first token", VERL + "sessions.py", 'float(tags[row]["max_global_steps"])', 'float(tags[row]["min_global_steps"])', ("contract/test_async.py",)),
     Mutant("long traces dominate the fit", "values/fit.py", "(at / at.sum(dim=1, keepdim=True).clamp(min=1))[at]", "at[at]", (REMEMBERED,)),
     Mutant("the divisor looks at values", "pipeline.py", "scale_advantages(measured, baselines, earned.total, segments.exists", "scale_advantages(measured, evidence.values, earned.total, segments.exists", (REMEMBERED,)),
     Mutant("the sample of groups follows the rows", "values/labelled_states.py", "sorted(size, key=lambda gid: (zlib.crc32(str(gid).encode()) >> 3, str(gid)))", "size", (REMEMBERED,)),

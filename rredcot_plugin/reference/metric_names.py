@@ -60,6 +60,7 @@ VALUES = Section("Values", "brier, ece and explained_variance describe the value
            "All alike: values say nothing; see rredcot/value/explained_variance.", ALL),
     Metric("rredcot/value/before_answer", "reward", "Value of the last state, where the answer begins.",
            "closer to the outcome than the value of the prompt", "As for rredcot/value/boundary.", ("mean", "max")),
+    Metric("rredcot/value/window_age", "versions", "Mean age of fitted rollouts, the newest having 0.", "near 2", "", MEAN),
     Metric("rredcot/value/trees_share", "0 to 0.5", "Weight of the trees in the fit, with calibrate: trees.",
            "0.5 after 512 rollouts", "Less for good: calibrate_window is too short.", MEAN),
     Metric("rredcot/value/brier", "0 to 1", "Mean squared error of values against outcomes, both on [0, 1].",

@@ -9,7 +9,6 @@ every raw value. Source: docs/reference/math.md, "calibration".
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,13 +16,11 @@ import torch
 from rredcot_plugin.values.labelled_states import LabelledStates
 from rredcot_plugin.values.logistic import fit_logistic
 from rredcot_plugin.values.ridge import fit_ridge
+from rredcot_plugin.values.window import mean_age, within
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
-
-LEAST_STEPS, LEAST_ROLLOUTS = 4, 512
-"""Of the past, where the window is not told: fits of a hundred rollouts are rough, and cost learning (docs/evidence/learning.md)."""
 
 MAX_STATES = 1 << 14
 """Of a step, that the fit sees: it has two dozen parameters, and its seconds and its window grow with them."""
@@ -35,7 +32,8 @@ FITTED = ("features", "outcome", "weight", "importance")
 class OutcomeCalibrator:
     """A fit that is refreshed at every step on the batch and a window of ``window`` past steps.
 
-    None: of ``LEAST_STEPS``, or of as many as have ``LEAST_ROLLOUTS`` together. With ``shift_only`` it has one parameter,
+    None: of four, or of as many as have 512 rollouts together. A rollout's step is the version of the policy that finished it,
+    where the host tells it, else that of its arrival (`values.window`). With ``shift_only`` it has one parameter,
     V̂ ← σ(logit V̂ + c), the logit being the first feature. Of a step at most about ``max_states`` states are to be fitted
     (``sample_of_groups``). Its state (``state_dict``) belongs into a
     checkpoint; a resumed run then continues as an uninterrupted one would.
@@ -48,9 +46,10 @@ class OutcomeCalibrator:
         self.l2 = l2
         self.shift_only = shift_only
         self.max_states = max_states
-        self._past: deque[LabelledStates] = deque()
+        self._past: list[LabelledStates] = []
         self._solutions: dict[str, Tensor] = {}
         """Of the last step; the next one has little way to go from there, and where it arrives does not depend on it."""
+        self._age = 0.0
 
     def span(self, outcomes: Float[Tensor, " B"]) -> tuple[float, float]:
         """Lowest and highest outcome, between which values lie: of the past steps where those differ, else with
@@ -76,6 +75,7 @@ class OutcomeCalibrator:
         joins the window, unless ``remember`` is false.
         """
         found = self._fit(states, fold, counted, by_importance=False)
+        self._age = mean_age([*self._past, states if counted is None else states.some(counted)])
         if remember:
             self.remember(states, counted)
         return found
@@ -111,21 +111,12 @@ class OutcomeCalibrator:
         self._forget_old()
 
     def notes(self) -> dict[str, float]:
-        """Metrics of the last step's fit; none here."""
-        return {}
+        """Metrics of the last step's fit: how old the rollouts are that it saw."""
+        return {"rredcot/value/window_age/mean": self._age}
 
     def _forget_old(self) -> None:
-        """Keep the window; the weights of a rollout's states add up to 1."""
-        rollouts = [float(past.weight.sum()) for past in self._past]
-        while self._past and self._is_spare(rollouts):
-            self._past.popleft()
-            rollouts = rollouts[1:]
-
-    def _is_spare(self, rollouts: list[float]) -> bool:
-        """Whether the window does without the oldest step."""
-        if self.window is not None:
-            return len(rollouts) > self.window
-        return len(rollouts) > LEAST_STEPS and sum(rollouts[1:]) >= LEAST_ROLLOUTS - 0.5
+        """Keep the window."""
+        self._past = within(self._past, self.window, self.max_states)
 
     def _fit(
         self,
@@ -163,7 +154,7 @@ class OutcomeCalibrator:
             return low + torch.sigmoid(logits).float() * (high - low)
 
     def _forget_other_features(self, number: int) -> None:
-        self._past = deque(past for past in self._past if past.features.shape[1] == number)
+        self._past = [past for past in self._past if past.features.shape[1] == number]
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors only, so that ``torch.load(weights_only=True)`` reads it."""
@@ -173,16 +164,17 @@ class OutcomeCalibrator:
             "weight": [p.weight for p in self._past],
             "importance": [p.importance for p in self._past],
             "change": [p.change for p in self._past],
+            "version": [p.version for p in self._past],
             "solutions": dict(self._solutions),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._past.clear()
         equal = [torch.ones_like(weight) for weight in state["weight"]]
         importance = state.get("importance", equal)  # checkpoints of versions without it
         change = state.get("change", [None] * len(equal))
-        for parts in zip(state["features"], state["outcome"], state["weight"], importance, change, strict=True):
-            self._past.append(LabelledStates(*parts))
+        version = state.get("version", [None] * len(equal))
+        columns = (state["features"], state["outcome"], state["weight"], importance, change, version)
+        self._past = [LabelledStates(*parts) for parts in zip(*columns, strict=True)]
         self._forget_old()
         self._solutions = dict(state.get("solutions", {}))
 

@@ -124,6 +124,9 @@ class StepFit:
         weight = (at / at.sum(dim=1, keepdim=True).clamp(min=1))[at].double()  # every trace counts once
         labels = score[:, None].expand_as(self.raw)[at].double()
         states = LabelledStates(looked_at[at], labels, weight, torch.ones_like(weight))
+        if self.rollouts.versions is not None:
+            version = self.rollouts.versions.to(at.device).double()[:, None].expand_as(at)[at]
+            states = replace(states, version=version)
         folds = fold_of_groups(group_ids).to(at.device)
         sampled = sample_of_groups(group_ids, at.sum(dim=1), calibrator.max_states).to(at.device)
         fold, counted = (x[:, None].expand_as(at)[at] for x in (folds, sampled))

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from rredcot_plugin.values.calibration import LEAST_ROLLOUTS, OutcomeCalibrator
+from rredcot_plugin.values.calibration import OutcomeCalibrator
 from rredcot_plugin.values.labelled_states import LabelledStates
+from rredcot_plugin.values.window import LEAST_ROLLOUTS
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -65,8 +66,8 @@ class ForestCalibrator(OutcomeCalibrator):
         return torch.lerp(found, trees, self._share)
 
     def notes(self) -> dict[str, float]:
-        """w of the last step."""
-        return {"rredcot/value/trees_share/mean": self._share}
+        """Those of the logistic fit, and w of the last step."""
+        return super().notes() | {"rredcot/value/trees_share/mean": self._share}
 
     def _known(self, features: int) -> LabelledStates | None:
         """All states of the past that count, or None: no past, or one without two different outcomes."""

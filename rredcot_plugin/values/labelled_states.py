@@ -31,10 +31,13 @@ class LabelledStates:
     importance: Float[Tensor, " M"]
     change: Float[Tensor, " M"] = field(default=None)  # type: ignore[assignment]  # __post_init__ fills it in
     """δ̂ of the segment that starts there; NaN where it is not known, as everywhere unless given."""
+    version: Float[Tensor, " M"] = field(default=None)  # type: ignore[assignment]
+    """Of the policy that finished the trace (``Rollouts.versions``); NaN where it is not known, as everywhere unless given."""
 
     def __post_init__(self) -> None:
-        if self.change is None:
-            object.__setattr__(self, "change", torch.full_like(self.weight, torch.nan))
+        for name in ("change", "version"):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, torch.full_like(self.weight, torch.nan))
 
     def some(self, chosen: Bool[Tensor, " M"]) -> LabelledStates:
         return LabelledStates(*(getattr(self, f.name)[chosen] for f in fields(self)))

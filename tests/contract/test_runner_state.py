@@ -85,10 +85,15 @@ def test_a_run_without_log_prob_pass_says_whose_values_later_mini_batches_have(
 ) -> None:
     bypass = ("algorithm.rollout_correction.bypass_mode=True", "actor_rollout_ref.rollout.n=4")
     separate = ("trainer.v1.trainer_mode=separate_async", "trainer.v1.separate_async.parameter_sync_step=2")
-    for overrides in (bypass, (*separate, "actor_rollout_ref.rollout.n=4")):
+    unprobed = (*bypass, *separate, "+algorithm.rredcot.value_estimator=confidence")
+    for overrides in (bypass, (*separate, "actor_rollout_ref.rollout.n=4"), unprobed):
         given = verl_config(*overrides)
         warn_of_pointless(given, read_settings(given))
         assert not caplog.text
+    given = verl_config(*bypass, "trainer.v1.trainer_mode=colocate_async")
+    warn_of_pointless(given, read_settings(given))
+    assert "trainer.v1.trainer_mode=colocate_async may be newer than those that sampled" in caplog.text
+    assert "parameter_sync_step" not in caplog.text
     given = verl_config(*bypass, *separate)
     warn_of_pointless(given, read_settings(given))
     assert "trainer.v1.separate_async.parameter_sync_step=2" in caplog.text

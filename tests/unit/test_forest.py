@@ -57,14 +57,14 @@ def test_without_a_past_it_is_the_logistic_fit() -> None:
         torch.testing.assert_close(
             values(calibrator, step(1)), values(after(OutcomeCalibrator(), *past), step(1)), rtol=0, atol=0
         )
-        assert calibrator.notes() == {"rredcot/value/trees_share/mean": 0.0}
+        assert calibrator.notes()["rredcot/value/trees_share/mean"] == 0.0
 
 
 @pytest.mark.parametrize(("rollouts", "share"), [(128, 0.125), (256, 0.25), (512, 0.5), (900, 0.5)])
 def test_the_share_of_trees_grows_with_the_past(rollouts: int, share: float) -> None:
     calibrator = after(ForestCalibrator(), step(0, rollouts))
     values(calibrator, step(1))
-    assert calibrator.notes() == {"rredcot/value/trees_share/mean": pytest.approx(share)}
+    assert calibrator.notes()["rredcot/value/trees_share/mean"] == pytest.approx(share)
 
 
 def test_outcomes_of_the_batch_do_not_reach_the_trees() -> None:

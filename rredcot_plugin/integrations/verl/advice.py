@@ -10,7 +10,7 @@ from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.integrations.verl.estimator import RED
 from rredcot_plugin.integrations.verl.settings import bypasses
 from rredcot_plugin.report.findings import FEW_SEGMENTS
-from rredcot_plugin.values.base import scores_read, sees_outcome
+from rredcot_plugin.values.base import proposal_limits, scores_read, sees_outcome
 
 logger = logging.getLogger(__name__)
 
@@ -89,15 +89,25 @@ def _of_bias(config: Any, settings: RRedCoTConfig) -> Iterator[str]:
             f"value_estimator={settings.value_estimator} looks at the outcome of the very trace it values, so the policy "
             "gradient is biased with lam=1 too; support, self_normalized, confidence and monte_carlo are not"
         )
+    yield from _of_weights(config, settings)
+
+
+def _of_weights(config: Any, settings: RRedCoTConfig) -> Iterator[str]:
+    """Probes under other weights than ``old_log_probs``; with any other setting both run under the same."""
     v1 = config.trainer.v1
-    sync_step = v1.get(v1.trainer_mode, {}).get("parameter_sync_step", 1)
-    if bypasses(config) and sync_step > 1:
-        yield (
-            "algorithm.rollout_correction.bypass_mode=True takes old_log_probs from the rollout engine, but "
-            f"probes run under the actor's weights, which trainer.v1.{v1.trainer_mode}.parameter_sync_step={sync_step} "
-            "updates within a step: from its second mini-batch on, values are those of a later policy than the one that "
-            "sampled. Set bypass_mode=False to have both under the weights that the step began with"
-        )
+    mode, sync_step = v1.trainer_mode, v1.get(v1.trainer_mode, {}).get("parameter_sync_step", 1)
+    if not bypasses(config) or not config.trainer.use_v1 or mode == "sync":
+        return
+    if not proposal_limits(settings.build_value_estimator()):
+        return
+    later = "sampled"
+    if sync_step > 1:
+        later += f", and trainer.v1.{mode}.parameter_sync_step={sync_step} updates them within a step as well"
+    yield (
+        "algorithm.rollout_correction.bypass_mode=True takes old_log_probs from the rollout engine, but probes run under the "
+        f"actor's weights, which with trainer.v1.trainer_mode={mode} may be newer than those that {later}: values are "
+        "those of a later policy. Set bypass_mode=False to have both under the weights that the step began with"
+    )
 
 
 def _of_the_outcomes_scale(config: Any, settings: RRedCoTConfig) -> Iterator[str]:

@@ -31,7 +31,7 @@ def credit_of_step(
     mask = ids != MASKED
     active = onto_unmasked(fit_width(rewards_of_sessions(state, rewards), ids), mask)
     if state.rows is None:
-        rollouts = Rollouts(None, mask, active, state.group_ids)
+        rollouts = Rollouts(None, mask, active, state.group_ids, versions=state.versions)
     else:
         before = state.rows.rollouts
         signals: dict[str, Any] = {name: state.signals.get(name) for name in SIGNALS.values()}
@@ -40,6 +40,7 @@ def credit_of_step(
             rewards=active,
             penalties=penalties_of(active - before.rewards) if kl_in_reward else None,
             token_scores=state.token_scores,
+            versions=state.versions,
             **signals,
         )
     probed = None

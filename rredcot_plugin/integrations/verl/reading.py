@@ -81,7 +81,8 @@ class StepReader:
         if summary.lookahead and not self._warned:
             self._warned = True
             logger.warning(INEXACT, self.settings.segmenter, summary.lookahead)
-        return StepState(roles, layout, plane, rows, summary, plan, credit_workers.group_ids)
+        versions = roles.versions(batch.tags)
+        return StepState(roles, layout, plane, rows, summary, plan, credit_workers.group_ids, versions)
 
     def ask(self, batch: Any, state: StepState) -> None:
         """Have the engine look at more than probes in its log-prob pass."""

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
+from numbers import Integral
 from typing import Any
+
+import torch
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,22 @@ class RowRoles:
             "rredcot/sessions/rows/mean": len(self.active) / count,
             "rredcot/fallback/missing_row/mean": gaps / count,
         }
+
+    def versions(self, tags: Sequence[dict[str, Any]]) -> torch.Tensor:
+        """(sessions,): the version of the weights that wrote the last token of each; NaN where no tag of its rows tells it.
+
+        A trace that was interrupted by an update goes on under newer weights (``min_global_steps`` to ``max_global_steps``).
+        What calibration learns from a state is what came after it, in which the last version always has a part.
+        """
+        told = [
+            [
+                float(tags[row]["max_global_steps"])
+                for row in own
+                if isinstance(tags[row].get("max_global_steps"), Integral)
+            ]
+            for own in self.sessions
+        ]
+        return torch.tensor([max(own, default=torch.nan) for own in told], dtype=torch.float64)
 
 
 def row_roles(keys: Sequence[str], tags: Sequence[dict[str, Any]]) -> RowRoles:

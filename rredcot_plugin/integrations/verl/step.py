@@ -23,7 +23,8 @@ class StepState:
     rows of each stand.
 
     ``rows`` is None where none of their tokens are needed in the driver. ``copies`` are the rewards (sessions, columns) as
-    they lie in the queue, copies on earlier outputs included; None where nobody adds to them. ``log_probs`` are those of the probes, None
+    they lie in the queue, copies on earlier outputs included; None where nobody adds to them. ``versions`` (sessions,) are those of
+    ``Rollouts``. ``log_probs`` are those of the probes, None
     until they are there; ``numbers`` are what credit workers, if there are any, made of tokens and signals; ``signals``
     the actor's, by the names of ``batch.SIGNALS``; ``token_scores`` what estimators without probes read.
     """
@@ -35,6 +36,7 @@ class StepState:
     summary: BatchSummary
     plan: ProbePlan
     group_ids: list[str]
+    versions: torch.Tensor
     log_probs: Sequence[Sequence[float] | torch.Tensor] | None = None
     numbers: StateNumbers | None = None
     signals: dict[str, torch.Tensor] = field(default_factory=dict)
