@@ -34,22 +34,24 @@ def waits_for_tool(said: str) -> bool:
     return False
 
 
-def calls_in(text: str) -> list[str]:
-    """The finished calls of a text in their order, each in one way of writing: JSON without white space, its keys sorted;
-    what is no JSON with its white space as single blanks.
+def calls_in(text: str) -> list[tuple[int, str]]:
+    """The finished calls of a text in their order, each with the character at which it has ended, and in one way of writing:
+    JSON without white space, its keys sorted; what is no JSON with its white space as single blanks.
 
     >>> calls_in('so <tool_call>\\n{"name": "f", "arguments": {"b": 1, "a": 2}}\\n</tool_call>')
-    ['{"arguments":{"a":2,"b":1},"name":"f"}']
+    [(70, '{"arguments":{"a":2,"b":1},"name":"f"}')]
     """
     closing: dict[str, str | None] = dict(CALLS)
-    found, at = [], 0
+    found: list[tuple[int, str]] = []
+    at = 0
     while (start := OPENING.search(text, at)) is not None:
         at, closes = start.end(), closing[start.group()]
         end = text.find(closes, at) if closes else -1
         if end < 0:
             closing[start.group()] = None  # looked for once: a text may open many calls
             continue
-        found.append(_written_once(text[at:end]))
+        assert closes is not None
+        found.append((end + len(closes), _written_once(text[at:end])))
         at = end
     return found
 

@@ -18,6 +18,7 @@ from rredcot_plugin.values.mixture import MixtureEstimator
 from rredcot_plugin.values.monte_carlo import MonteCarloEstimator
 from rredcot_plugin.values.reference import ReferenceEstimator
 from rredcot_plugin.values.reward_model import RewardModelEstimator
+from rredcot_plugin.values.same_state import SiblingsEstimator
 
 __all__ = [
     "AttentionEstimator",
@@ -32,6 +33,7 @@ __all__ = [
     "ReferenceEstimator",
     "RewardModelEstimator",
     "SelfNormalizedEstimator",
+    "SiblingsEstimator",
     "SupportEstimator",
     "importance_values",
 ]

@@ -147,8 +147,13 @@ def test_without_marks_of_turns_there_is_one_turn(template: str | None) -> None:
 def test_calls_are_the_same_however_they_are_written() -> None:
     a, b = '{"name": "f", "arguments": {"x": 1, "y": [2]}}', '{"arguments":{"y":[2],"x":1},\n"name":"f"}'
     one, two = (f"so <tool_call>{call}</tool_call> and" for call in (a, b))
-    assert calls_in(one) == calls_in(two) != calls_in(one.replace("1", "2"))
-    assert calls_in(f"<|tool_call>call:f{{ x:1 }}<tool_call|>{one}") == ["call:f{ x:1 }", *calls_in(two)]
+    (here,), (there,), (other,) = map(calls_in, (one, two, one.replace("1", "2")))
+    assert here[1] == there[1] != other[1]
+    assert one[here[0] :] == two[there[0] :] == " and"
+    assert [call for _, call in calls_in(f"<|tool_call>call:f{{\nx:1 }}<tool_call|>{one}")] == [
+        "call:f{ x:1 }",
+        here[1],
+    ]
 
 
 @pytest.mark.parametrize("text", ["", "<tool_call>", "</tool_call>", "<tool_call>{</tool_call>", "[" * 9999])
