@@ -13,6 +13,7 @@ from rredcot_plugin.values.answer_probability import (
 from rredcot_plugin.values.attribution import AttentionEstimator, GradientEstimator
 from rredcot_plugin.values.confidence import ConfidenceEstimator
 from rredcot_plugin.values.critic import CriticEstimator
+from rredcot_plugin.values.environment import EnvironmentEstimator
 from rredcot_plugin.values.iterative import IterativeEstimator
 from rredcot_plugin.values.mixture import MixtureEstimator
 from rredcot_plugin.values.monte_carlo import MonteCarloEstimator
@@ -24,6 +25,7 @@ __all__ = [
     "AttentionEstimator",
     "ConfidenceEstimator",
     "CriticEstimator",
+    "EnvironmentEstimator",
     "GradientEstimator",
     "GroundTruthEstimator",
     "IterativeEstimator",

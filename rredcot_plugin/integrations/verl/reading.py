@@ -26,6 +26,7 @@ from rredcot_plugin.segmenters.lookahead import INEXACT
 from rredcot_plugin.text.alignment import TokenBytes
 from rredcot_plugin.types import Segments
 from rredcot_plugin.values.base import NO_PROBES, leaves, scores_read
+from rredcot_plugin.values.environment import share_without
 from rredcot_plugin.values.monte_carlo import MonteCarloEstimator
 from rredcot_plugin.values.reward_model import RewardModelEstimator
 
@@ -111,6 +112,10 @@ class StepReader:
             found, cost = self.monte_carlo.take(state.roles.names, state.width)
             state.token_scores["monte_carlo"] = found
             metrics.update(cost)
+        if "environment" in self.reads:
+            state.token_scores["environment"] = found = state.plane.turn_values(state.width)
+            lacking = share_without(found, state.held.rollouts.response_mask)
+            metrics["rredcot/fallback/no_state_value/mean"] = lacking
         if self.scorer is not None:
             with marked_timer("rredcot_reward_model", getattr(self.trainer, "timing_raw", {})):
                 state.token_scores["reward_model"] = self.scorer.scores(state.held)
