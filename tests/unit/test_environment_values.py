@@ -97,6 +97,7 @@ def test_whatever_the_environment_leaves_credit_is_finite_and_that_of_no_values(
         return rr.assign_credit(rollouts, config)
 
     found = credit({"environment": turn_values(mask, [wrong] * 4)})
+    assert turn_values(mask, [wrong] * 4).isnan().all()
     assert torch.isfinite(found.advantages).all() and torch.isfinite(found.values).all()
     assert (found.advantages[~mask] == 0).all()
     assert torch.equal(found.advantages, credit(None).advantages)
