@@ -39,7 +39,7 @@ def calls_in(text: str) -> list[tuple[int, str]]:
     JSON without white space, its keys sorted; what is no JSON with its white space as single blanks.
 
     >>> calls_in('so <tool_call>\\n{"name": "f", "arguments": {"b": 1, "a": 2}}\\n</tool_call>')
-    [(70, '{"arguments":{"a":2,"b":1},"name":"f"}')]
+    [(72, '{"arguments":{"a":2,"b":1},"name":"f"}')]
     """
     closing: dict[str, str | None] = dict(CALLS)
     found: list[tuple[int, str]] = []
