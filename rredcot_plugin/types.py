@@ -91,7 +91,7 @@ class Rollouts:
     from, in [0, 1], at the temperature of ``log_probs``; ``baseline: token`` needs it. ``token_offsets[b][t]`` is the half-open character span of
     token t in ``texts[b]``; tokens that share a multi-byte character share its span.
     ``token_scores[name][b, t]`` is what the value estimator of that name reads: a number about the state
-    before token t (``reward_model``, ``critic``, ``monte_carlo``) or about the token (``attention``,
+    before token t (``reward_model``, ``critic``, ``monte_carlo``, ``environment``) or about the token (``attention``,
     ``gradient``); NaN where there is none. ``references[b]`` are solutions of the data set. ``penalties`` are
     the part of ``rewards`` that is always kept on its own tokens instead of being redistributed (KL in the reward).
     ``versions[b]`` is the version of the policy that wrote the last token of row b, by which calibration's window knows how old

@@ -59,6 +59,9 @@ class DataPlane(Source, Protocol):
     def numbers(self, fields: Sequence[str], width: int) -> list[torch.Tensor]:
         """Fields of numbers of response tokens, each as (rows, ``width``); 0 in the padding."""
 
+    def turn_values(self, width: int) -> torch.Tensor:
+        """What the environment said of the states in which turns begin (`values.environment.turn_values`), (rows, ``width``)."""
+
     def answers(self) -> list[torch.Tensor]:
         """Per row ``[seconds, log_prob_1, …]`` of the probes that were laid down for it (``transfer_fields``)."""
 

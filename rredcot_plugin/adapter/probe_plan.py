@@ -203,7 +203,8 @@ class _States:
         ]
         self.places = list(range(first, len(starts))), own, boundaries
         self.prefixes = _prefixes(rows, row, [outputs[i].start for i in own], columns)
-        self.bridges = [encoder.bridge_after(prefix) for prefix in self.prefixes]
+        self.tails = [outputs[i].tail for i in own]
+        self.bridges = list(map(encoder.bridge_after, self.prefixes, self.tails))
 
     def encode(self, encoder: ProbeEncoder, proposals: Proposals, column: int) -> list[EncodedProbe | None]:
         """The probes of one proposal at every state; None where one is too long."""
@@ -211,7 +212,8 @@ class _States:
         if proposals.solutions is None:
             return [encoder.encode(bridge, answer) for bridge in self.bridges]
         solution = proposals.solutions[self.row][column]
-        return [encoder.encode_reference(prefix, solution, answer) for prefix in self.prefixes]
+        before = zip(self.prefixes, self.tails, strict=True)
+        return [encoder.encode_reference(prefix, solution, answer, tail) for prefix, tail in before]
 
 
 def _propose(

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-PROMPT_TAIL = 16
-"""Tokens of the prompt's end that are looked at for an opened ``<think>``."""
+PROMPT_TAIL = 32
+"""Tokens of the prompt's end that are looked at for where the model's turn begins, and for an opened ``<think>``."""
 
 
 BETWEEN_OUTPUTS = "\n"
@@ -29,12 +29,13 @@ BETWEEN_OUTPUTS = "\n"
 @dataclass(frozen=True)
 class Output:
     """One output of a session: the prompt that it was sampled after, and the columns of the row that its response fills,
-    ``length`` of them from ``start`` on. ``number`` is the host's."""
+    ``length`` of them from ``start`` on. ``number`` is the host's, ``tail`` the end of the prompt as text."""
 
     prompt: torch.Tensor
     start: int
     length: int
     number: int = 0
+    tail: str = ""
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,9 @@ class PromptedRollouts:
 
     def outputs_of(self, row: int) -> list[Output]:
         """The outputs of a row, in their order."""
-        return [Output(self.prompts[row], 0, self.lengths[row])] if self.outputs is None else self.outputs[row]
+        if self.outputs is not None:
+            return self.outputs[row]
+        return [Output(self.prompts[row], 0, self.lengths[row], tail=self.prompt_tails[row])]
 
     def traces(self) -> list[torch.Tensor]:
         """Prompt and response of every output, row by row: what a model reads."""
@@ -79,15 +82,21 @@ class PromptedRollouts:
 
     def read(self, table: TokenBytes) -> PromptedRollouts:
         """These rows with their texts, offsets and prompt tails, read off the tokens."""
-        texts, offsets, tails = [], [], []
+        texts, offsets, outputs = [], [], []
         for row in range(len(self.lengths)):
             text, spans = self.text_of(row, table)
             texts.append(text)
             offsets.append(spans)
-            ends = (output.prompt[-PROMPT_TAIL:].cpu().numpy() for output in self.outputs_of(row))
-            tails.append("".join(table.align(end)[0] for end in ends))
-        rollouts = dataclasses.replace(self.rollouts, texts=texts, token_offsets=offsets)
-        return dataclasses.replace(self, rollouts=rollouts, prompt_tails=tails)
+            ends = [table.align(output.prompt[-PROMPT_TAIL:].cpu().numpy())[0] for output in self.outputs_of(row)]
+            own = zip(self.outputs_of(row), ends, strict=True)
+            outputs.append([dataclasses.replace(output, tail=end) for output, end in own])
+        tails = ["".join(output.tail for output in own) for own in outputs]
+        return dataclasses.replace(
+            self,
+            rollouts=dataclasses.replace(self.rollouts, texts=texts, token_offsets=offsets),
+            prompt_tails=tails,
+            outputs=None if self.outputs is None else outputs,
+        )
 
     def text_of(self, row: int, table: TokenBytes) -> tuple[str, NDArray[np.int64]]:
         """Text of a response, and the spans (n, 2) of its unmasked tokens; as they are where they are known."""

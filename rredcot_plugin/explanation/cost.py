@@ -18,6 +18,7 @@ READS = {
     "attention": "attention scores of every layer in the log-prob pass",
     "gradient": "a backward pass, with its activation memory, in the log-prob pass",
     "reward_model": "one forward pass of the reward model over every trace",
+    "environment": "`state_values` of the agent loop",
     "critic": "the training of a critic, which is the trainer's own",
 }
 """Name in ``Rollouts.token_scores`` -> what it takes to have it."""

@@ -64,7 +64,7 @@ class ChunkScorer:
         estimator = config.build_value_estimator()
         self.attributions = sorted(scores_read(estimator) & ATTRIBUTIONS)
         self.reads_references = config.proposals == REFERENCE or REFERENCE in proposal_limits(estimator)
-        self._overall = (self.encoder.answer_format, self.encoder.thinking)
+        self._overall = (self.encoder.answer_format, self.encoder.thinking, self.encoder.opens)
 
     def observe(self, chunks: Sequence[Chunk]) -> None:
         """Look at all rollouts once: answer format, and whether the model thinks.
@@ -83,7 +83,7 @@ class ChunkScorer:
         if first_error and not tails:
             raise first_error
         self.encoder.observe([row.response for chunk in chunks for row in chunk.rows], tails)
-        self._overall = (self.encoder.answer_format, self.encoder.thinking)
+        self._overall = (self.encoder.answer_format, self.encoder.thinking, self.encoder.opens)
 
     def __call__(self, chunk: Chunk, scorer: Scorer, calibrator: OutcomeCalibrator) -> ScoredChunk:
         """Segments, probes and credit of the chunk's rows; those that cannot be encoded are left out."""
@@ -96,7 +96,7 @@ class ChunkScorer:
         before = dataclasses.replace(batch.rollouts, entropies=None)
         levels = self.config.build_levels(before)
         segments = levels[-1]
-        self.encoder.answer_format, self.encoder.thinking = self._overall
+        self.encoder.answer_format, self.encoder.thinking, self.encoder.opens = self._overall
         plan = plan_probes(dataclasses.replace(batch, rollouts=before), segments, self.config, self.encoder)
         log_probs = scorer.probes(tokens, plan.specs)
         rollouts = dataclasses.replace(

@@ -116,6 +116,7 @@ MONTE_CARLO = Section("Monte-Carlo continuations", "Only with value_estimator: m
            "Lower samples or max_segments, or set max_tokens.", MEAN),
     Metric("rredcot/monte_carlo/failed", "0 to 1", "Share on which the rollout server or the reward function failed.",
            "0", "The boundaries have fewer samples; at 1 the run stops. The log names the errors.", MEAN),
+    Metric("rredcot/monte_carlo/left_out", "0 to 1", "Share of traces with tools, never continued.", "0", "", MEAN),
 ))  # fmt: skip
 
 FALLBACKS = Section("Fall-backs", "Shares of the traces of a step, unless the meaning says otherwise.", (
@@ -125,6 +126,7 @@ FALLBACKS = Section("Fall-backs", "Shares of the traces of a step, unless the me
            "Give a ground truth as the model would write it, or larger groups.", MEAN),
     Metric("rredcot/fallback/group_mean", "0 to 1", "Boundaries start from the mean of the group, for whatever reason.",
            "near 0", "See the other fall-backs.", MEAN),
+    Metric("rredcot/fallback/no_state_value", "0 to 1", "Share of later turns without a state_value.", "0", "", MEAN),
     Metric("rredcot/fallback/answer_too_long", "0 to 1", "Share of proposals that exceed max_probe_tokens and are dropped.",
            "0", "Raise max_probe_tokens, and set length_normalize for answers of more than some ten tokens.", MEAN),
     Metric("rredcot/fallback/uncalibrated", "0 or 1", "All outcomes of the step and the window are equal, so that there is "

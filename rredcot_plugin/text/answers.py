@@ -135,10 +135,3 @@ def format_votes(texts: Sequence[str]) -> Counter[str]:
 def most_voted(votes: Counter[str]) -> AnswerFormat | None:
     """The format that most texts use; ties go to the order of ``FORMATS``; None if none is used."""
     return max(FORMATS.values(), key=lambda known: votes[known.name]) if votes.total() else None
-
-
-def bridge_for(answer_format: AnswerFormat, *, thinking: bool) -> str:
-    """The text that leads from an unfinished trace to the answer; closes ``<think>`` first where there is one."""
-    if thinking:
-        return f"\n{THINK_END}\n\n{answer_format.bridge.lstrip()}"
-    return answer_format.bridge

@@ -9,7 +9,8 @@ from functools import cached_property
 from typing import Any
 
 from rredcot_plugin.allowed import NAMED, Choice
-from rredcot_plugin.text.answers import FORMATS, THINK_END, AnswerFormat, bridge_for, format_votes, most_voted
+from rredcot_plugin.text.answers import FORMATS, THINK_END, AnswerFormat, format_votes, most_voted
+from rredcot_plugin.text.dialogue import THINK_START, Turns, lead_to_answer, opened_by
 
 AUTO, UNTIL_SEEN = "auto", "boxed"
 ANCHORS = ("\n", ".", "x")
@@ -20,19 +21,22 @@ EncodedProbe = tuple[tuple[int, ...], int]
 
 @dataclass(frozen=True)
 class AnswerStyle:
-    """How the responses of a batch answer: how many use each format, and whether any of them thinks."""
+    """How the responses of a batch answer: how many use each format, whether any of them thinks, and whether the prompt or
+    the model opens a thought with ``<think>``."""
 
     votes: Counter[str]
     thinks: bool
+    opens: bool = False
 
     @classmethod
     def of(cls, texts: Sequence[str], prompt_tails: Sequence[str]) -> AnswerStyle:
-        thinks = any(THINK_END in text for text in texts) or any("<think>" in tail for tail in prompt_tails)
-        return cls(format_votes(texts), thinks)
+        given = any(THINK_START in tail for tail in prompt_tails)
+        thinks = given or any(THINK_END in text for text in texts)
+        return cls(format_votes(texts), thinks, given or any(THINK_START in text for text in texts))
 
     def __add__(self, other: AnswerStyle) -> AnswerStyle:
         """That of two parts of a batch together."""
-        return AnswerStyle(self.votes + other.votes, self.thinks or other.thinks)
+        return AnswerStyle(self.votes + other.votes, self.thinks or other.thinks, self.opens or other.opens)
 
 
 def choose_bridge(bridge: str) -> Choice:
@@ -42,7 +46,7 @@ def choose_bridge(bridge: str) -> Choice:
     formats = ", ".join(FORMATS)
     reason = (
         f"follows the answer format that most responses use ({formats}; {UNTIL_SEEN} until one is recognised), after "
-        f"{THINK_END} where the model thinks"
+        f"{THINK_END} where the model thinks, in a turn of its own where a tool is to speak"
     )
     return Choice(None, reason)
 
@@ -59,9 +63,9 @@ class ProbeEncoder:
     """Encodes answers for one tokenizer, and remembers what it has encoded.
 
     ``bridge`` and ``terminator`` are texts, or ``auto``: then they follow the answer format that most
-    responses seen so far use (``boxed`` until one is recognised), with ``</think>`` in front where the
-    model thinks. The answer is encoded together with bridge and terminator, as the model would write it;
-    a token that reaches over the end of the bridge counts as answer.
+    responses seen so far use (``boxed`` until one is recognised), with what the tokenizer's chat template
+    has before an answer in front (`text.dialogue`). The answer is encoded together with bridge and terminator,
+    as the model would write it; a token that reaches over the end of the bridge counts as answer.
     """
 
     tokenizer: Any
@@ -70,6 +74,7 @@ class ProbeEncoder:
     max_probe_tokens: int = 32
     answer_format: AnswerFormat = FORMATS[UNTIL_SEEN]
     thinking: bool = False
+    opens: bool = False
     _seen: dict[tuple[str, str], EncodedProbe | None] = field(default_factory=dict, repr=False)
 
     def observe(self, texts: Sequence[str], prompt_tails: Sequence[str]) -> None:
@@ -79,22 +84,27 @@ class ProbeEncoder:
     def learn(self, style: AnswerStyle) -> None:
         """The same from what was seen in the parts of a batch."""
         self.answer_format = most_voted(style.votes) or self.answer_format
-        self.thinking = self.thinking or style.thinks
+        self.thinking, self.opens = self.thinking or style.thinks, self.opens or style.opens
 
-    def bridge_after(self, prefix: str) -> str:
-        """The bridge after a response that reads ``prefix`` so far.
+    def bridge_after(self, prefix: str, tail: str = "") -> str:
+        """The bridge after a response that reads ``prefix`` so far, behind a prompt that ends in ``tail``.
 
-        Line ends that the prefix already has are not repeated, and a prefix whose thinking has ended is not
-        made to end it again.
+        Line ends that stand there already are not repeated, and a thought that has ended is not made to end
+        again. Behind a tool's answer, or a call that waits for one, the answer has a turn of its own.
         """
         if self.bridge != AUTO:
             return self.bridge
-        text = bridge_for(self.answer_format, thinking=self.thinking and THINK_END not in prefix)
-        if not prefix:
-            return text.lstrip("\n")
-        present = len(prefix) - len(prefix.rstrip("\n"))
+        before = opened_by(tail, self._turns) + prefix
+        lead, fresh = self._lead(before)
+        text = self.answer_format.bridge
+        if fresh:
+            return lead + text.lstrip("\n")
+        present = len(before) - len(before.rstrip("\n"))
         leading = len(text) - len(text.lstrip("\n"))
         return text[min(present, leading) :]
+
+    def _lead(self, before: str) -> tuple[str, bool]:
+        return lead_to_answer(before, self._turns, thinks=self.thinking, opens=self.opens)
 
     def closing(self) -> str:
         if self.terminator != AUTO:
@@ -107,17 +117,18 @@ class ProbeEncoder:
         characters that the tokenizer does not know."""
         return self._cached(bridge, answer + self.closing())
 
-    def encode_reference(self, prefix: str, solution: str, answer: str) -> EncodedProbe | None:
+    def encode_reference(self, prefix: str, solution: str, answer: str, tail: str = "") -> EncodedProbe | None:
         """A reference solution as the continuation of ``prefix``; None if it exceeds ``max_probe_tokens``.
 
-        What ends the thinking is not counted; the solution is, and so are bridge, ``answer`` and terminator
+        What ends the thinking or the turn is not counted; the solution is, and so are bridge, ``answer`` and terminator
         where the solution does not state an answer in the format at hand.
         """
-        opened = self.thinking and THINK_END not in prefix
-        bridge = f"\n{THINK_END}\n\n" if opened else "" if not prefix or prefix.endswith("\n") else "\n"
+        before = opened_by(tail, self._turns) + prefix
+        lead, fresh = self._lead(before)
+        bridge = lead if fresh or before.endswith("\n") else "\n"
         counted = solution
         if answer and self.answer_format.extract(solution) is None:
-            counted += bridge_for(self.answer_format, thinking=False) + answer
+            counted += self.answer_format.bridge + answer
         return self._cached(bridge, counted + self.closing() if counted != solution else counted)
 
     def _cached(self, bridge: str, counted: str) -> EncodedProbe | None:
@@ -154,6 +165,10 @@ class ProbeEncoder:
     def _spans_of(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         encoding = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         return encoding["input_ids"], encoding["offset_mapping"]
+
+    @cached_property
+    def _turns(self) -> Turns | None:
+        return Turns.of(self.tokenizer)
 
     @cached_property
     def _adds_space(self) -> bool:

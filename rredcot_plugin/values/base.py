@@ -59,6 +59,7 @@ class ValueEstimator(Protocol):
     already.
     ``sees_outcome`` (default false): whether values depend on the trace's own outcome or later tokens, so that
     λ=1 is not unbiased.
+    ``reads_texts`` (default false): whether it looks at ``Rollouts.texts``; estimators of your own always get them.
     """
 
     proposes: str

@@ -60,17 +60,17 @@ def sibling_features(
     own, prefix = (x.cpu().numpy().view(np.uint64) for x in (prefixes.segment, prefixes.prefix))
     rows, states = exists.nonzero()
     segment, path = np.zeros((2, *exists.shape)), np.zeros((2, *exists.shape))
-    same = _shared(groups[rows], own[exists], rows, outcomes, known)
-    segment[:, rows, states] = same.total, same.count - same.total
+    same = shared(groups[rows], own[exists], rows, outcomes, known)
+    segment[:, rows, states] = same.total.clip(min=0), same.count - same.total
     finished = np.pad(segment, ((0, 0), (0, 0), (1, 0)))[:, :, :-1]  # a segment is known at the state after it
-    same = _shared(groups[rows], prefix[exists], rows, outcomes, known)
+    same = shared(groups[rows], prefix[exists], rows, outcomes, known)
     prior = unit_others_mean.double().cpu().numpy()[rows]
-    path[:, rows, states] = (same.total + prior) / (same.count + 1), np.log1p(same.count)
+    path[:, rows, states] = (same.total.clip(min=0) + prior) / (same.count + 1), np.log1p(same.count)
     columns = [*np.log1p(np.where(exists, finished, 0.0)), *path]
     return [torch.from_numpy(column).float().to(segments.segment_ids.device) for column in columns]
 
 
-def _shared(
+def shared(
     group: NDArray[np.int64],
     fingerprint: NDArray[np.uint64],
     row: NDArray[np.int64],
@@ -83,4 +83,4 @@ def _shared(
     keys, weight = int(key.max(initial=-1)) + 1, valid.astype(np.float64)
     count = np.bincount(once, weight[other], keys)[key] - weight[row]
     total = np.bincount(once, (weight * outcomes)[other], keys)[key] - (weight * outcomes)[row]
-    return Shared(count, total.clip(min=0))
+    return Shared(count, total)

@@ -101,16 +101,17 @@ def make_runner(
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_estimators_of_users_find_texts(cluster: None, tmp_path: Path, workers: int) -> None:
-    """Those of rredcot read none, so with actors the driver reads no row for them."""
+def test_estimators_that_may_read_texts_find_them(cluster: None, tmp_path: Path, workers: int) -> None:
+    """Most of rredcot's do not, so with actors the driver reads no row for them."""
     path = tmp_path / "own.py"
     path.write_text("class Own:\n    proposes = 'nothing'\n")
     rows = bare_rows()
     source = lay_down(rows)
     tags = [{"response_len": length} for length in rows.lengths]
     batch = SimpleNamespace(keys=source.keys, partition_id=source.partition_id, tags=tags)
-    own = make_runner({"value_estimator": {"path": str(path), "name": "Own"}, "credit_workers": workers})
-    assert own._plan(batch, {}).held.rollouts.texts == rows.read(TABLE).rollouts.texts
+    for reader in ({"path": str(path), "name": "Own"}, "siblings"):
+        own = make_runner({"value_estimator": reader, "credit_workers": workers})
+        assert own._plan(batch, {}).held.rollouts.texts == rows.read(TABLE).rollouts.texts
     shipped = make_runner({"segmenter": "newline", "credit_workers": workers})
     assert (shipped._plan(batch, {}).rows is None) == (workers > 0)
 

@@ -162,6 +162,21 @@ def test_rredcot_ppo_switches_the_critic_on() -> None:
             ["+algorithm.rredcot.value_estimator=monte_carlo", "reward.reward_model.enable=True"],
             "enable_resource_pool",
         ),
+        (
+            [
+                "+algorithm.rredcot.value_estimator=monte_carlo",
+                "actor_rollout_ref.rollout.agent.default_agent_loop=tool_agent",
+            ],
+            r"value_estimator=monte_carlo .*no tools, .*default_agent_loop=tool_agent has some.* take support",
+        ),
+        (
+            [
+                "+algorithm.rredcot.value_estimator=mixture",
+                "+algorithm.rredcot.value_kwargs.estimators=[support,monte_carlo]",
+                "actor_rollout_ref.rollout.multi_turn.tool_config_path=tools.yaml",
+            ],
+            r"value_estimator=mixture .*multi_turn\.tool_config_path=tools\.yaml has some",
+        ),
         (["+algorithm.rredcot.value_estimator=gradient", "actor_rollout_ref.actor.strategy=megatron"], "megatron"),
         (
             ["+algorithm.rredcot.baseline=token", "actor_rollout_ref.model.use_fused_kernels=True"],
@@ -185,6 +200,15 @@ def test_what_an_estimator_or_baseline_cannot_read_is_said_at_the_start(
 ) -> None:
     config = verl_config(*overrides)
     with pytest.raises(ValueError, match=message):
+        check_estimator(config, read_settings(config))
+
+
+def test_continuations_are_refused_with_tools_alone() -> None:
+    config = verl_config("+algorithm.rredcot.value_estimator=monte_carlo")
+    check_estimator(config, read_settings(config))
+    tools = "actor_rollout_ref.rollout.agent.default_agent_loop=tool_agent"
+    for estimator in ("support", "siblings", "environment"):
+        config = verl_config(f"+algorithm.rredcot.value_estimator={estimator}", tools)
         check_estimator(config, read_settings(config))
 
 

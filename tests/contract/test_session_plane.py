@@ -17,17 +17,21 @@ from rredcot_plugin.integrations.verl.batch import open_rows
 from rredcot_plugin.integrations.verl.prefix_scores import PrefixScorer
 from rredcot_plugin.integrations.verl.session_plane import SessionLayout, as_sessions, layout_of
 from rredcot_plugin.integrations.verl.sessions import row_roles
-from tests.contract.cut_sessions import TOOLS, TURN, cut_entries, stepped, tool_rows, turns_of
+from rredcot_plugin.reference.metric_names import known_metrics
+from tests.contract.cut_sessions import TOOLS, TURN, assert_same_turns, cut_entries, stepped, tool_rows, turns_of
 from tests.contract.memory import (
     PARTITION,
     MemoryQueue,
+    assert_credited,
     enqueue,
+    expected,
     fields_of,
     key_of,
     make_trainer,
     padding,
     step,
 )
+from tests.contract.runner_steps import config
 
 
 def test_the_answer_of_a_session_begins_in_its_last_output(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,3 +120,46 @@ def test_a_session_of_one_row_is_that_row_to_the_bit(
     assert {k: v for k, v in metrics.items() if k[:7] == "rredcot"} == {
         k: v for k, v in others.items() if k[:7] == "rredcot"
     }
+
+
+def with_state_values(entries: list[Any], said: dict[str, Any]) -> list[Any]:
+    """The entries with what the agent loop left in ``extra_fields`` beside verl's own, by key."""
+    return [
+        (key, {**fields, "extra_fields": {"turn_scores": [], **said.get(key, {})}}, tags)
+        for key, fields, tags in entries
+    ]
+
+
+def test_the_environments_estimates_reach_their_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the turns of a session are one row or one row each; as the core alone has them, missing ones counted."""
+    rows, options = tool_rows(), {"value_estimator": "environment", "bridge": "auto"}
+    whole, cut, scores = {}, {}, torch.full(rows.rollouts.rewards.shape, torch.nan)
+    for row in TOOLS:
+        said = [0.2 + 0.1 * turn + 0.01 * row for turn, _ in enumerate(turns_of(rows, row))]
+        said = said[:-1] if row == 5 else said  # one is missing
+        whole[key_of(rows, row)] = {"state_values": said}
+        for number, (value, turn) in enumerate(zip(said, turns_of(rows, row), strict=False)):
+            cut[f"{key_of(rows, row)[:-2]}_{number}"] = {"state_values": [value]}
+            scores[row, turn.start] = value
+    as_rows = [(key_of(rows, row), fields_of(rows, row), {}) for row in range(20)]
+    found, metrics = stepped(monkeypatch, with_state_values(as_rows, whole), options)
+    turns, theirs = stepped(monkeypatch, with_state_values(cut_entries(rows), cut), options)
+    assert_same_turns(rows, found, turns)
+    name = "rredcot/fallback/no_state_value/mean"
+    later = sum(len(gaps) for gaps in TOOLS.values())
+    assert metrics[name] == theirs[name] == pytest.approx(1 / later) and name in known_metrics()
+    credit, _ = expected(
+        rows, config(segmenter="turn", value_estimator="environment", baseline="value"),
+        token_scores={"environment": scores},
+    )  # fmt: skip
+    assert_credited(found, rows, credit)
+    nothing, _ = stepped(monkeypatch, with_state_values(as_rows, {}), options)
+    assert not torch.allclose(nothing[key_of(rows, 1)], found[key_of(rows, 1)], atol=1e-2)
+
+
+def test_siblings_read_texts_in_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, options = tool_rows(), {"value_estimator": "siblings", "calibrate": "none", "bridge": "auto"}
+    entries = [(key_of(rows, row), fields_of(rows, row), {}) for row in range(20)]
+    found, _ = stepped(monkeypatch, entries, options)
+    own = config(segmenter="turn", value_estimator="siblings", baseline="value", calibrate="none")
+    assert_credited(found, rows, expected(rows, own)[0])

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from rredcot_plugin.commands.app import app
 from tests.e2e.harness import Inputs, Run, train
+from tests.e2e.telling_calculator import WORTH
 from tests.e2e.watched_advantages import FILE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("tool_user")]
@@ -107,3 +108,70 @@ def test_the_credit_of_turns_can_be_read(tool_user: Run, tmp_path: Path) -> None
     done = CliRunner().invoke(app, ["report", str(tool_user.folder / "dump"), "-o", str(page)])
     assert done.exit_code == 0, done.output
     assert f"{64 * STEPS} traces in {8 * STEPS} groups" in page.read_text().replace(",", "")
+
+
+def two_steps(tool_user: Run, folder: Path, estimator: str, *overrides: str) -> list[dict[str, Any]]:
+    """Two more steps of the same model with another value estimator; the traces that were dumped."""
+    own = tool_user.folder.parent
+    run = train(
+        Inputs(own / "model", own / "data/train.parquet", own / "data/val.parquet", AGENT / "reward.py"),
+        folder,
+        f"+algorithm.rredcot.value_estimator={estimator}",
+        f"+algorithm.rredcot.dump_dir={folder}/dump",
+        "trainer.val_before_train=False",
+        *overrides,
+        script=AGENT / "run_tiny_tool_user_cpu.sh",
+        TRAIN_BATCH_SIZE="4",
+        ROLLOUT_N="4",
+        TEST_FREQ="-1",
+    )
+    assert run.code == 0, run.tail()
+    assert sorted(run.steps) == [1, 2]
+    for step in run.steps.values():
+        assert step["rredcot/credit/return_error/max"] < 1e-5
+        assert step["rredcot/probes/per_trace/mean"] == 0
+        assert step.get("rredcot/fallback/no_state_value/mean", 0) == 0
+    return rows_of(folder / "dump")
+
+
+def test_what_a_tool_says_of_the_state_is_its_value(tool_user: Run, tmp_path: Path) -> None:
+    """Through verl's own tool loop, whose tools write into its ``extra_fields``."""
+    tools = tmp_path / "tools.yaml"
+    named = "tests.e2e.telling_calculator.TellingCalculator"
+    tools.write_text((AGENT / "calculator.yaml").read_text().replace("calculator.Calculator", named))
+    key = "actor_rollout_ref.rollout.multi_turn.tool_config_path"
+    traces = two_steps(tool_user, tmp_path / "run", "environment", f"{key}={tools}")
+    checked = 0
+    for trace in traces:
+        calls = 0
+        for segment in trace["segments"]:
+            calls += "observation" in segment  # a boundary within a turn has the number of the turn
+            if calls:
+                assert segment["value"] == pytest.approx(WORTH * calls)
+                checked += 1
+    assert checked > len(traces)
+
+
+def done_before(trace: dict[str, Any], number: int) -> tuple[str, ...]:
+    """Calls before a segment, and what was answered."""
+    found = []
+    for segment in trace["segments"][: number + 1]:
+        found += [segment["observation"]] if "observation" in segment else []
+        found += [segment["text"]] if "<tool_call>" in segment["text"] else []
+    own = "<tool_call>" in trace["segments"][number]["text"]
+    return tuple(found[:-1] if own else found)
+
+
+def test_siblings_that_called_alike_are_worth_alike(tool_user: Run, tmp_path: Path) -> None:
+    traces = two_steps(tool_user, tmp_path / "run", "siblings", "+algorithm.rredcot.calibrate=none")
+    seen = 0
+    for trace in traces:
+        others = [one for one in traces if one["uid"] == trace["uid"] and one is not trace]
+        states = [{done_before(one, number) for number, _ in enumerate(one["segments"])} for one in others]
+        mean = sum(one["reward"] for one in others) / len(others)
+        for number, segment in enumerate(trace["segments"][1:], 1):
+            own = done_before(trace, number)
+            same = [one["reward"] for one, came_by in zip(others, states, strict=True) if own in came_by]
+            assert segment["value"] == pytest.approx((sum(same) + mean) / (len(same) + 1), abs=1e-4)
+            seen += bool(own and same)
+    assert seen > 4

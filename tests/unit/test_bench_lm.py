@@ -21,6 +21,7 @@ from lab.store import Store
 
 import rredcot_plugin as rr
 from rredcot_plugin.sandbox import run_tests
+from rredcot_plugin.text.encoding import ProbeEncoder
 
 
 def test_missing_weights_are_named_with_the_command_that_brings_them(
@@ -74,6 +75,16 @@ def pretrained() -> tuple[Any, Any]:
     model = load_pretrained(folder)
     model.config.eos_token_id, model.config.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
     return model, tokenizer
+
+
+def test_a_call_that_waits_for_a_tool_is_left_by_its_own_tokens(pretrained: tuple[Any, Any]) -> None:
+    _, tokenizer = pretrained
+    encoder = ProbeEncoder(tokenizer)
+    bridge = encoder.bridge_after('I ask. <tool_call>\n{"name"', "2 + 2 =<|im_end|>\n<|im_start|>assistant\n")
+    ids, skip = encoder.encode(bridge, "4")
+    assert tokenizer.convert_ids_to_tokens(list(ids[:3])) == ["<|im_end|>", "Ċ", "<|im_start|>"]
+    assert tokenizer.decode(list(ids[3:skip])) == "assistant\n**Final Answer**\n\\boxed{"
+    assert tokenizer.decode(list(ids[skip:])) == "4}"
 
 
 def test_worked_solutions_fit_into_the_response_and_end(pretrained: tuple[Any, Any]) -> None:

@@ -109,9 +109,10 @@ def test_an_engine_without_seeds_is_not_given_one() -> None:
 
 def test_traces_with_tool_output_have_no_values() -> None:
     step_rows, segments = rows(mask_one_token=True)
-    found, _ = Continuations(trainer(Server()), MonteCarloEstimator(samples=1)).values(
+    found, notes = Continuations(trainer(Server()), MonteCarloEstimator(samples=1)).values(
         3, step_rows, FIELDS, segments, first_state=1
     )
+    assert notes["rredcot/monte_carlo/left_out/mean"] == 1 / 2
     assert torch.isnan(found[1]).all()
     assert torch.isfinite(found[0, 2])
 

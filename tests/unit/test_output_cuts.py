@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 import rredcot_plugin as rr
 from rredcot_plugin.adapter.output_cuts import build_levels, cut_at_outputs
-from rredcot_plugin.adapter.probe_plan import STATE, answer_starts
+from rredcot_plugin.adapter.probe_plan import STATE, answer_starts, plan_probes
 from rredcot_plugin.adapter.prompted_rollouts import Output, PromptedRollouts
 from rredcot_plugin.text.answers import THINK_END
+from rredcot_plugin.text.encoding import ProbeEncoder
 from rredcot_plugin.types import Segments
 from tests.unit.test_group_work import TABLE, TOKENIZER, bare_rows, in_parts, work
 
@@ -142,3 +143,28 @@ def test_the_answer_begins_in_the_output_that_holds_the_last_segment() -> None:
     rows = PromptedRollouts(rollouts, [PROMPT] * 3, [""] * 3, [6] * 3, outputs)
     found = answer_starts(rows, Segments(ids, torch.tensor([3, 1, 2])))
     assert found == [-1, 3 + 2, -1, 5 + 1, -1]
+
+
+def test_each_output_is_asked_behind_the_end_of_its_own_prompt() -> None:
+    """The second prompt of a session opens a thought, the first one does not; a call in either waits for a tool."""
+    ask = "<|im_start|>assistant\n"
+    opened, texts = f"{ask}<think>\n", ["1 <tool_call>\n2", "1 + 2\n= 3"]
+    a, b = (len(TOKENIZER(text)["input_ids"]) for text in texts)
+    ids = TOKENIZER(texts[0])["input_ids"] + [0] + TOKENIZER(texts[1])["input_ids"]
+    rewards = torch.zeros(2, len(ids))
+    rewards[0, -1] = 1.0
+    mask = (torch.arange(len(ids)) != a).expand(2, -1)
+    rollouts = rr.Rollouts(torch.tensor([ids, ids]), mask, rewards, ["a", "a"])
+    first, second = (torch.tensor(TOKENIZER(text)["input_ids"]) for text in (ask, opened))
+    outputs = [[Output(first, 0, a), Output(second, a + 1, b, 1)]] * 2
+    rows = PromptedRollouts(rollouts, [first] * 2, [""] * 2, [a + 1 + b] * 2, outputs).read(TABLE)
+    assert [output.tail for output in rows.outputs_of(1)] == [ask, opened]
+    assert rows.prompt_tails == [ask + opened] * 2
+    encoder = ProbeEncoder(TOKENIZER)
+    config = rr.RRedCoTConfig(segmenter="newline", proposals="ground_truth")
+    rollouts = dataclasses.replace(rows.rollouts, ground_truths=["3", "3"])
+    rows = dataclasses.replace(rows, rollouts=rollouts)
+    plan = plan_probes(rows, build_levels(rows, config)[-1], config, encoder)
+    before = [TOKENIZER.decode(list(ids[:skip])) for specs in plan.specs[:2] for _, ids, skip in specs]
+    answer = "**Final Answer**\n\\boxed{"
+    assert before == [f"<|im_end|>\n{ask}<think>\n\n</think>\n\n{answer}", *[f"</think>\n\n{answer}"] * 2]

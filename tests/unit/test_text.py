@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from rredcot_plugin.text.alignment import TokenBytes
-from rredcot_plugin.text.answers import FORMATS, answer_start, bridge_for, format_votes, most_voted
+from rredcot_plugin.text.answers import FORMATS, answer_start, format_votes, most_voted
 from rredcot_plugin.text.encoding import ProbeEncoder
 
 
@@ -131,11 +131,14 @@ def test_thoughts_do_not_decide_the_format() -> None:
 
 
 def test_bridge_closes_the_thinking_once_and_repeats_no_line_end() -> None:
-    assert bridge_for(FORMATS["boxed"], thinking=True) == "\n</think>\n\n**Final Answer**\n\\boxed{"
     encoder = ProbeEncoder(BYTES)
-    encoder.observe(["<think>a</think>\n#### 3"], [""])
+    encoder.observe(["a</think>\n#### 3"], [""])
     assert encoder.bridge_after("some thought") == "\n</think>\n\n#### "
     assert encoder.bridge_after("done</think>\n") == "#### "
+    encoder.observe(["<think>a</think>\n#### 3"], [""])
+    assert encoder.bridge_after("<think>some thought") == "\n</think>\n\n#### "
+    assert encoder.bridge_after("no thought") == "\n#### "
+    assert encoder.bridge_after("") == "<think>\n\n</think>\n\n#### "
     encoder.thinking = False
     assert encoder.bridge_after("a line") == "\n#### "
     assert encoder.bridge_after("a line\n") == "#### "

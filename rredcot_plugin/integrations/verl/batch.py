@@ -14,6 +14,7 @@ from tensordict import TensorDict
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.integrations.verl import transfer_fields
 from rredcot_plugin.types import Rollouts
+from rredcot_plugin.values.environment import FIELD, turn_values
 
 FIELDS = [
     "uid",
@@ -108,6 +109,12 @@ class BatchSource:
         """Fields of numbers of tokens, each as (rows, width); 0 in the padding."""
         data = self._get(list(fields))
         return [padded(data[field], width).float() for field in fields]
+
+    def turn_values(self, width: int) -> torch.Tensor:
+        """The numbers of each row's ``extra_fields["state_values"]`` in their places, NaN elsewhere."""
+        data = self._get(["response_mask", "extra_fields"])
+        said = entries_of(data.get("extra_fields", None), FIELD) or [None] * len(self.keys)
+        return turn_values(padded(data["response_mask"], width).bool(), said)
 
     def answers(self) -> list[torch.Tensor]:
         """Per row the seconds and log-probs of its probes, as the engine has written them."""

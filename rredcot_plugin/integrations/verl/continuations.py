@@ -18,6 +18,7 @@ from tqdm import tqdm
 from verl.protocol import DataProto
 
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
+from rredcot_plugin.credit.metrics import share
 from rredcot_plugin.types import Segments
 from rredcot_plugin.values.monte_carlo import MonteCarloEstimator
 
@@ -79,7 +80,7 @@ class Continuations:
         """(B, T): the value of the state before each segment at the segment's first token, NaN elsewhere.
 
         A trace whose response has masked tokens (tool output, another output of its session) has no values: the server
-        cannot play the tools, nor what rewrites the context.
+        cannot play the tools, nor what rewrites the context. Such traces are counted.
 
         Args:
             fields: per row what the reward function gets beside the tokens.
@@ -109,6 +110,9 @@ class Continuations:
             "rredcot/monte_carlo/continuations/mean": tally.requests / traces,
             "rredcot/monte_carlo/tokens/mean": tally.tokens / traces,
             "rredcot/monte_carlo/failed/mean": len(tally.failures) / max(1, tally.requests),
+            "rredcot/monte_carlo/left_out/mean": share(
+                torch.tensor([not _is_one_turn(rows, row) for row in range(len(rows.lengths))])
+            ),
         }
 
     async def _run(
@@ -177,13 +181,17 @@ def reward_input(prompt: Sequence[int], response: Sequence[int], fields: dict[st
     return DataProto(batch=TensorDict(batch, batch_size=1), non_tensor_batch=extra)
 
 
+def _is_one_turn(rows: PromptedRollouts, row: int) -> bool:
+    """Whether all of a response is the model's."""
+    return bool(rows.rollouts.response_mask[row, : rows.lengths[row]].all())
+
+
 def _wanted(rows: PromptedRollouts, segments: Segments, first_state: int) -> list[tuple[State, int, int]]:
     """The states to continue, each with its row and the column of the token after it."""
     wanted = []
     starts = segments.starts.tolist()
     for row, prompt in enumerate(rows.prompts):
-        length = rows.lengths[row]
-        if not bool(rows.rollouts.response_mask[row, :length].all()):
+        if not _is_one_turn(rows, row):
             continue
         prompt_ids, response = tuple(prompt.tolist()), rows.token_ids[row].tolist()
         for number in range(first_state, int(segments.num_segments[row])):

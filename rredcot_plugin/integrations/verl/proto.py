@@ -94,6 +94,10 @@ class ProtoSource:
     def numbers(self, fields: Sequence[str], width: int) -> list[torch.Tensor]:
         return [self._numbers(field, width).float() for field in fields]
 
+    def turn_values(self, width: int) -> torch.Tensor:
+        """Refused here (`start.check_legacy`)."""
+        raise NotImplementedError("value_estimator=environment needs trainer.use_v1=true")
+
     def answers(self) -> list[torch.Tensor]:
         return [self.batch.answers[row] for row in self.index]
 

@@ -26,6 +26,7 @@ from rredcot_plugin.segmenters.lookahead import INEXACT
 from rredcot_plugin.text.alignment import TokenBytes
 from rredcot_plugin.types import Segments
 from rredcot_plugin.values.base import NO_PROBES, leaves, scores_read
+from rredcot_plugin.values.environment import share_without
 from rredcot_plugin.values.monte_carlo import MonteCarloEstimator
 from rredcot_plugin.values.reward_model import RewardModelEstimator
 
@@ -40,13 +41,14 @@ class StepReader:
         estimator = settings.build_value_estimator()
         parts = list(leaves(estimator))
         self.reads = scores_read(estimator)
-        self.own = any(not type(leaf).__module__.startswith("rredcot_plugin.") for leaf in parts)
-        """Whether a part of it is a user's, which may look at texts."""
+        own = any(not type(leaf).__module__.startswith("rredcot_plugin.") for leaf in parts)
+        self.reads_texts = own or any(getattr(leaf, "reads_texts", False) for leaf in parts)
+        """Whether a part of it looks at texts, as a user's may."""
         baseline_reads = needs_of(settings.build_baseline(log_probs=True))
         self.squares = "sum_pi_squared" in baseline_reads
         """Whether the baseline wants Σ_v π_v² of every token."""
         unprobed = any(leaf.proposes == NO_PROBES for leaf in parts)
-        self.needs_rows = bool(self.own or self.reads or unprobed or baseline_reads)
+        self.needs_rows = bool(self.reads_texts or self.reads or unprobed or baseline_reads)
         """Whether the estimator or the baseline looks at tokens or their signals in the driver."""
         self.attributions = self.reads & transfer_fields.SCORES.keys()
         self.table: TokenBytes | None = None
@@ -74,7 +76,7 @@ class StepReader:
         rows = credit_workers.rows
         if rows is None and needs_rows:
             rows = plane.rows()
-            rows = rows.read(self.table) if self.own else rows
+            rows = rows.read(self.table) if self.reads_texts else rows
         metrics.update(plan_metrics(plan, summary.tokens) | roles.metrics)
         metrics["rredcot/driver/workers/mean"] = float(credit_workers.processes)
         metrics["rredcot/segments/inexact/mean"] = float(summary.lookahead is not None)
@@ -111,6 +113,10 @@ class StepReader:
             found, cost = self.monte_carlo.take(state.roles.names, state.width)
             state.token_scores["monte_carlo"] = found
             metrics.update(cost)
+        if "environment" in self.reads:
+            state.token_scores["environment"] = found = state.plane.turn_values(state.width)
+            lacking = share_without(found, state.held.rollouts.response_mask)
+            metrics["rredcot/fallback/no_state_value/mean"] = lacking
         if self.scorer is not None:
             with marked_timer("rredcot_reward_model", getattr(self.trainer, "timing_raw", {})):
                 state.token_scores["reward_model"] = self.scorer.scores(state.held)

@@ -126,6 +126,9 @@ class SessionPlane:
     def numbers(self, fields: Sequence[str], width: int) -> list[torch.Tensor]:
         return [self.layout.join(found)[:, :width] for found in self.source.numbers(fields, self._widest)]
 
+    def turn_values(self, width: int) -> torch.Tensor:
+        return self.layout.join(self.source.turn_values(self._widest))[:, :width]
+
     def answers(self) -> list[torch.Tensor]:
         """Seconds of all outputs of a session together, then the log-probs of their probes in their order."""
         parts = self._by_session(self.source.answers())

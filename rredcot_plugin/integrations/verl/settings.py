@@ -134,7 +134,7 @@ def check_estimator(config: Any, settings: RRedCoTConfig) -> None:
     """What the estimator and the baseline read must be there to be read in this run.
 
     Raises:
-        ValueError: ``monte_carlo`` with a reward model that shares the trainer's devices; ``attention``,
+        ValueError: ``monte_carlo`` with a reward model that shares the trainer's devices, or with tools; ``attention``,
             ``gradient`` or ``baseline: token`` with an engine whose log-prob pass we do not reach.
     """
     reads = scores_read(settings.build_value_estimator())
@@ -145,6 +145,11 @@ def check_estimator(config: Any, settings: RRedCoTConfig) -> None:
             f"{key} scores continuations while the rollout server is up, which "
             "reward.reward_model.enable_resource_pool=False does not allow: give the reward model its own resource "
             "pool, or take an estimator without rollouts (support)"
+        )
+    if "monte_carlo" in reads and (tools := tools_of(config)) is not None:
+        raise ValueError(
+            f"{key} continues through the rollout server, which plays no tools, and {tools} has some: a call would end "
+            "its continuation unanswered; take support, confidence, siblings or environment, or train without tools"
         )
     reason = why_not_in_pass(config)
     if reads & {"attention", "gradient"} and reason is not None:
@@ -158,6 +163,17 @@ def check_estimator(config: Any, settings: RRedCoTConfig) -> None:
             f"the log-prob pass of verl's FSDP engines, which {reason} keeps it out of: change that, or take a baseline "
             "that works with any engine (least_variance, trace, value)"
         )
+
+
+def tools_of(config: Any) -> str | None:
+    """The key that gives verl's tool loop something to call, with its value; None where there is none."""
+    rollout = config.actor_rollout_ref.rollout
+    if rollout.agent.default_agent_loop == "tool_agent":
+        return "actor_rollout_ref.rollout.agent.default_agent_loop=tool_agent"
+    for key in ("tool_config_path", "function_tool_path"):
+        if path := rollout.multi_turn.get(key):
+            return f"actor_rollout_ref.rollout.multi_turn.{key}={path}"
+    return None
 
 
 def why_not_in_pass(config: Any) -> str | None:
