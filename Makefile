@@ -15,7 +15,7 @@ PIP_FLAGS := --quiet --disable-pip-version-check
 # Tests that start Ray leave the second core to it.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help env env-vllm env-openrlhf env-openrlhf-vllm browser demo dry-run dry-run-math dry-run-code dry-run-agent dry-run-openrlhf dry-run-launchers reference test test-unit test-contract test-e2e test-vllm test-openrlhf test-lowest check-dist publish mutants lint types format docs bench-probes bench-overhead bench-fidelity bench-lm bench-tabular bench-gradient bench-estimators bench-learning bench-quick clean
+.PHONY: help env env-vllm env-openrlhf env-openrlhf-vllm browser demo dry-run dry-run-math dry-run-code dry-run-agent dry-run-openrlhf dry-run-checked reference test test-unit test-contract test-e2e test-vllm test-openrlhf test-lowest check-dist publish mutants lint types format docs bench-probes bench-overhead bench-fidelity bench-lm bench-tabular bench-gradient bench-estimators bench-learning bench-quick clean
 
 help:
 	@sed -n 's/^# //p;s/^## //p' Makefile | head -2
@@ -96,17 +96,18 @@ demo: env
 
 # Every shipped recipe with its own configuration, data format and reward: two steps on the CPU, about a minute each; with
 # `make -j 2` two at a time. Elsewhere, so that nothing a recipe writes lands here, and without a hub: all recipes have
-# their sample. Two start on other machines what a third one starts here, and are not trained a second time.
-LAUNCHERS := $(CURDIR)/recipes/math/run_qwen3_4b_fsdp2_vllm_multinode.sh $(CURDIR)/recipes/math/run_qwen3_4b_slurm.sbatch
+# their sample. None is trained twice: two start on other machines what a third one starts here, two are trained by test-e2e.
+CHECKED := $(addprefix $(CURDIR)/recipes/,math/run_qwen3_4b_fsdp2_vllm_multinode.sh math/run_qwen3_4b_slurm.sbatch \
+    math/run_r1_distill_1p5b_lora_vllm.sh agent/run_tiny_tool_user_cpu.sh)
 DRY_RUNS := dry-run-math dry-run-code dry-run-agent dry-run-openrlhf
-dry-run: $(DRY_RUNS) dry-run-launchers
+dry-run: $(DRY_RUNS) dry-run-checked
 
-dry-run-%: RECIPES = $(filter-out $(LAUNCHERS),$(wildcard $(CURDIR)/recipes/$*/run_*.sh))
-dry-run-launchers: RECIPES = --steps 0 $(LAUNCHERS)
+dry-run-%: RECIPES = $(filter-out $(CHECKED),$(wildcard $(CURDIR)/recipes/$*/run_*.sh))
+dry-run-checked: RECIPES = --steps 0 $(CHECKED)
 dry-run-%: IN = $(BIN)
 dry-run-openrlhf: IN = $(VENV_OPENRLHF)/bin
 dry-run-openrlhf: env-openrlhf
-$(DRY_RUNS) dry-run-launchers: dry-run-%: env
+$(DRY_RUNS) dry-run-checked: dry-run-%: env
 	folder=$$(mktemp -d) && cd $$folder && HF_HUB_OFFLINE=1 $(CURDIR)/$(IN)/rredcot dry-run $(RECIPES) && rm -r $$folder
 
 # The reference pages and the Hydra groups, from the code; a test fails while they differ.
