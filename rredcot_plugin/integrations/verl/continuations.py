@@ -66,9 +66,8 @@ class Continuations:
         }
         self.seeded = rollout.name in SEEDED
         self.loop = ToolLoop(trainer.config) if rollout.agent.default_agent_loop == TOOL_LOOP else None
-        self._runner = (
-            asyncio.Runner()
-        )  # tools keep locks and connections of the event loop that they first ran in
+        self._runner = asyncio.Runner()
+        """One event loop for all steps: tools keep locks and connections of the one that they first ran in."""
 
     def values(
         self,
@@ -163,16 +162,16 @@ class Continuations:
             rewards = await asyncio.gather(*(one(s, i) for s in states for i in range(self.estimator.samples)))
         table = np.array(rewards, dtype=np.float64).reshape(len(states), self.estimator.samples)
         table[~np.isfinite(table)] = np.nan
-        table[[state in tally.different for state in states]] = (
-            np.nan
-        )  # some may have been answered alike by chance
+        # some samples may have been answered alike by chance
+        table[[state in tally.different for state in states]] = np.nan
         count = np.isfinite(table).sum(axis=1)
         return [float(np.nansum(row) / n) if n else float("nan") for row, n in zip(table, count, strict=True)]
 
     async def _reward_of_one(
         self, state: State, sample: int, step: int, fields: dict[str, Any], tally: Tally
     ) -> float:
-        seed = request_seed(self.estimator.seed, step, [*state.prompt, *state.prefix], sample)
+        whole = [*state.prompt, *state.prefix]
+        seed = request_seed(self.estimator.seed, step, whole, sample)
         left = self.response_length if self.estimator.max_tokens is None else self.estimator.max_tokens
 
         async def generate(
@@ -182,7 +181,8 @@ class Continuations:
             if left < 1:  # a turn without tokens ends the loop
                 return TokenOutput(token_ids=[])
             room = max(1, self.response_length - (len(ids) - len(state.prompt)))
-            own = request_seed(self.estimator.seed, step, ids, sample)
+            # later turns: apart from what another state, on whose way they may lie, is continued with
+            own = seed if list(ids) == whole else request_seed(seed, step, ids, sample)
             output = await self.client.generate(
                 request_id=f"rredcot-{step}-{own}",
                 prompt_ids=list(ids),
@@ -198,7 +198,7 @@ class Continuations:
             return output
 
         if self.loop is None:
-            output = await generate([*state.prompt, *state.prefix], self.sampling, {})
+            output = await generate(whole, self.sampling, {})
             data = reward_input(state.prompt, [*state.prefix, *output.token_ids], fields)
         else:
             trace = await self.loop.run(state, fields, dict(self.sampling), generate)

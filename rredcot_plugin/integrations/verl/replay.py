@@ -8,6 +8,7 @@ import copy
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 import hydra
@@ -28,8 +29,8 @@ from rredcot_plugin.integrations.verl.settings import TOOL_LOOP
 
 logger = logging.getLogger(__name__)
 
-SHOWN = 60
-"""Characters of a call and of each answer in the message about a difference."""
+SHOWN = 100
+"""Characters of a call and of each answer, from shortly before they differ, in the message about a difference."""
 
 Generate = Callable[[Sequence[int], dict[str, Any], dict[str, Any]], Awaitable[TokenOutput]]
 """Tokens to continue, sampling parameters and media of the loop -> what a server generates."""
@@ -170,12 +171,14 @@ class ToolLoop:
             return "the loop began with another prompt than the recorded one"
         turns = turns_of(state.mask)
         called, turn = turns[difference.turn - 1], turns[difference.turn]
-        call = self._show(state.prefix[called])
+        call = repr(self._read(state.prefix[called])[-SHOWN:])
         if difference.asked is None:
             return f"the loop ended after {call}, which was answered before"
-        now = difference.asked[len(state.prompt) + called.stop :]
-        return f"{call} was answered {self._show(state.prefix[called.stop : turn.start])} and is now {self._show(now)}"
+        was = self._read(state.prefix[called.stop : turn.start])
+        now = self._read(difference.asked[len(state.prompt) + called.stop :])
+        alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(was, now, strict=False)))
+        start = max(0, alike - SHOWN // 2)
+        return f"{call} was answered {was[start:][:SHOWN]!r} and is now {now[start:][:SHOWN]!r}"
 
-    def _show(self, ids: Sequence[int]) -> str:
-        text = self.tokenizer.decode(list(ids), skip_special_tokens=True).strip()
-        return repr(text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}...")
+    def _read(self, ids: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True)).strip()
