@@ -116,7 +116,6 @@ class ToolLoop:
     """verl's tool loop with the tools, tokenizer and data settings of a run, as its agent loop workers have them."""
 
     def __init__(self, config: Any) -> None:
-        self._config = config
         rollout, model = config.actor_rollout_ref.rollout, omega_conf_to_dataclass(config.actor_rollout_ref.model)
         paths = {
             key: resolve_config_path(path) if (path := rollout.multi_turn.get(key)) else None
