@@ -186,7 +186,7 @@ MUTANTS = (
 
 
 def copy_of_package(folder: Path) -> None:
-    for name in ("rredcot_plugin", "tests", "docs"):
+    for name in ("rredcot_plugin", "tests", "docs", "recipes"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.safetensors"))
     shutil.copy(ROOT / "pyproject.toml", folder)
 

@@ -10,8 +10,13 @@ from verl.tools.schemas import ToolResponse
 
 AGENT = Path(__file__).parents[2] / "recipes/agent"
 sys.path.insert(0, str(AGENT))
+try:
+    from calculator import Calculator
+    from tool_dialogue import build_tokenizer, call
+finally:
+    sys.path.remove(str(AGENT))
 
-from calculator import Calculator  # noqa: E402
+__all__ = ["AGENT", "CountingCalculator", "UnsteadyCalculator", "build_tokenizer", "call"]
 
 
 class CountingCalculator(Calculator):

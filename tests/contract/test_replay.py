@@ -20,10 +20,8 @@ from rredcot_plugin.integrations.verl.continuations import Continuations
 from rredcot_plugin.tiny import CHECKPOINT
 from rredcot_plugin.types import Rollouts, Segments
 from rredcot_plugin.values.monte_carlo import MonteCarloEstimator
-from tests.contract.counting_tools import AGENT, CountingCalculator
+from tests.contract.counting_tools import AGENT, CountingCalculator, build_tokenizer, call
 from tests.contract.test_verl_options import verl_config
-
-from tool_dialogue import build_tokenizer, call  # isort: skip  of recipes/agent, whose folder counting_tools adds
 
 QUESTION = [{"role": "user", "content": "12 bags of 35 nuts, 48 lost. Left?"}]
 FIELDS: dict[str, Any] = {"raw_prompt": QUESTION, "reward_model": {"ground_truth": "372"}, "uid": "a"}
