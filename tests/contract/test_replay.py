@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from verl.workers.rollout.replica import TokenOutput
 
 from rredcot_plugin.adapter.prompted_rollouts import Output, PromptedRollouts
 from rredcot_plugin.integrations.verl.continuations import Continuations
+from rredcot_plugin.integrations.verl.replay import DifferentReplayError, State
 from rredcot_plugin.tiny import CHECKPOINT
 from rredcot_plugin.types import Rollouts, Segments
 from rredcot_plugin.values.monte_carlo import MonteCarloEstimator
@@ -217,6 +219,22 @@ def test_a_trace_of_another_loop_has_no_values(model: Path) -> None:
         assert torch.isnan(values).all()
         assert notes["rredcot/monte_carlo/left_out/mean"] == 1
     assert not played.server.requests
+
+
+def test_a_loop_that_ends_before_the_state_has_not_brought_it_back(
+    model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    played = play(model, [])
+    column = played.columns()[1]
+    no_call = [played.trace.prompt_ids[0], *played.trace.response_ids[1:column]]
+    mask = tuple(map(bool, played.trace.response_mask[:column]))
+    state = State(tuple(played.trace.prompt_ids), tuple(no_call), 0, mask)
+    loop = played.continuations.loop
+    assert loop is not None
+    with pytest.raises(DifferentReplayError):
+        asyncio.run(loop.run(state, FIELDS, {}, AsyncMock()))
+    assert "the loop ended after" in caplog.text
+    assert not CountingCalculator.calls
 
 
 def test_a_server_that_fails_is_counted(model: Path) -> None:
