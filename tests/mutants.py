@@ -52,6 +52,7 @@ ESTIMATORS, REMEMBERED, CONTINUED = (
     "unit/test_remembered.py",
     "unit/test_continuations.py",
 )
+REPLAY = "contract/test_replay.py::test_"
 FIELDS, OPTIONS, NAMES = "contract/test_engine.py", "contract/test_verl_options.py", "contract/test_names.py"
 EVERY_ROW = steps("a_step_gives_every_row_the_credit_of_its_own_tokens")
 SESSIONS = steps("outputs_with_rewritten_contexts_have_the_credit_of_one_trace")
@@ -166,7 +167,10 @@ MUTANTS = (
     Mutant("a failed continuation earns 0", VERL + "continuations.py", 'return float("nan")', "return 0.0", steps("a_failed_continuation_is_missing_and_not_a_value_of_0")),
     Mutant("a continuation is scored without its prefix", VERL + "continuations.py", "[*state.prefix, *output.token_ids], fields", "[*output.token_ids], fields", CONTINUATIONS),
     Mutant("all samples of a state are one", VERL + "continuations.py", "repr((seed, step, list(ids), sample))", "repr((seed, step, list(ids)))", (CONTINUED,)),
-    Mutant("tool output is continued", VERL + "continuations.py", "if not _is_one_turn(rows, row):", "if False:", (CONTINUED,)),
+    Mutant("tool output is continued", VERL + "continuations.py", "return _is_one_turn(rows, row)", "return True", (CONTINUED,)),
+    Mutant("any answer of a tool brings a state back", VERL + "replay.py", "if list(prompt_ids) != [", "if False and list(prompt_ids) != [", (REPLAY + "a_tool_that_answers_otherwise_leaves_its_states_out_and_is_named",)),
+    Mutant("a continuation begins at its turn", VERL + "replay.py", "self._generate([*prompt_ids, *recorded], s", "self._generate(prompt_ids, s", (REPLAY + "the_tools_bring_every_state_back_and_its_value_is_the_mean_of_what_follows",)),
+    Mutant("max_tokens for each turn", VERL + "continuations.py", "left -= len(output.token_ids)", "pass", (REPLAY + "max_tokens_is_for_all_turns_of_a_continuation",)),
     Mutant("answers start by position", VERL + "attribution.py", "zip(roles.active, answer_starts(rows, segments), strict=True)", "enumerate(answer_starts(rows, segments))", steps("attribution_is_asked_of_every_row_and_read_by_its_own")),
     Mutant("no answer is an answer at once", VERL + "transfer_fields.py", "length if start < 0 else start for", "start for", (FIELDS + "::test_answer_starts_travel_jagged_or_dense",)),
     Mutant("rewards for the critic's values", VERL + "reading.py", 'numbers(["values"]', 'numbers(["rm_scores"]', CRITIC),
@@ -182,7 +186,7 @@ MUTANTS = (
 
 
 def copy_of_package(folder: Path) -> None:
-    for name in ("rredcot_plugin", "tests", "docs"):
+    for name in ("rredcot_plugin", "tests", "docs", "recipes"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.safetensors"))
     shutil.copy(ROOT / "pyproject.toml", folder)
 

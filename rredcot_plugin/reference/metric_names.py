@@ -116,7 +116,7 @@ MONTE_CARLO = Section("Monte-Carlo continuations", "Only with value_estimator: m
            "Lower samples or max_segments, or set max_tokens.", MEAN),
     Metric("rredcot/monte_carlo/failed", "0 to 1", "Share on which the rollout server or the reward function failed.",
            "0", "The boundaries have fewer samples; at 1 the run stops. The log names the errors.", MEAN),
-    Metric("rredcot/monte_carlo/left_out", "0 to 1", "Share of traces with tools, never continued.", "0", "", MEAN),
+    Metric("rredcot/monte_carlo/left_out", "0 to 1", "Share of traces with a state that could not be restored.", "0", "", MEAN),
 ))  # fmt: skip
 
 FALLBACKS = Section("Fall-backs", "Shares of the traces of a step, unless the meaning says otherwise.", (

@@ -166,8 +166,9 @@ def test_rredcot_ppo_switches_the_critic_on() -> None:
             [
                 "+algorithm.rredcot.value_estimator=monte_carlo",
                 "actor_rollout_ref.rollout.agent.default_agent_loop=tool_agent",
+                "actor_rollout_ref.rollout.agent.agent_loop_config_path=loops.yaml",
             ],
-            r"value_estimator=monte_carlo .*no tools, .*default_agent_loop=tool_agent has some.* take support",
+            r"value_estimator=monte_carlo .*agent_loop_config_path=loops\.yaml may put others.* take support",
         ),
         (
             [
@@ -175,7 +176,7 @@ def test_rredcot_ppo_switches_the_critic_on() -> None:
                 "+algorithm.rredcot.value_kwargs.estimators=[support,monte_carlo]",
                 "actor_rollout_ref.rollout.multi_turn.tool_config_path=tools.yaml",
             ],
-            r"value_estimator=mixture .*multi_turn\.tool_config_path=tools\.yaml has some",
+            r"value_estimator=mixture .*single_turn_agent nothing says which rows .*tool_config_path=tools\.yaml",
         ),
         (["+algorithm.rredcot.value_estimator=gradient", "actor_rollout_ref.actor.strategy=megatron"], "megatron"),
         (
@@ -203,11 +204,11 @@ def test_what_an_estimator_or_baseline_cannot_read_is_said_at_the_start(
         check_estimator(config, read_settings(config))
 
 
-def test_continuations_are_refused_with_tools_alone() -> None:
+def test_all_estimators_for_agents_go_with_the_tool_loop() -> None:
     config = verl_config("+algorithm.rredcot.value_estimator=monte_carlo")
     check_estimator(config, read_settings(config))
     tools = "actor_rollout_ref.rollout.agent.default_agent_loop=tool_agent"
-    for estimator in ("support", "siblings", "environment"):
+    for estimator in ("support", "siblings", "environment", "monte_carlo"):
         config = verl_config(f"+algorithm.rredcot.value_estimator={estimator}", tools)
         check_estimator(config, read_settings(config))
 

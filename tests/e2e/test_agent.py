@@ -175,3 +175,22 @@ def test_siblings_that_called_alike_are_worth_alike(tool_user: Run, tmp_path: Pa
             assert segment["value"] == pytest.approx((sum(same) + mean) / (len(same) + 1), abs=1e-4)
             seen += bool(own and same)
     assert seen > 4
+
+
+def test_continuations_play_the_tools_again(tool_user: Run, tmp_path: Path) -> None:
+    """The states before the first call, between calls and after them; two continuations of each."""
+    run = tmp_path / "run"
+    options = ("+algorithm.rredcot.value_kwargs.samples=2", "+algorithm.rredcot.value_kwargs.concurrency=8")
+    traces = two_steps(tool_user, run, "monte_carlo", *options)
+    for line in rows_of(run):  # verl's own log
+        step = line["data"]
+        assert step["rredcot/monte_carlo/left_out/mean"] == step["rredcot/monte_carlo/failed/mean"] == 0
+        assert 0 < step["rredcot/monte_carlo/continuations/mean"] <= 2 * 3
+        assert step["rredcot/monte_carlo/tokens/mean"] > step["rredcot/monte_carlo/continuations/mean"]
+    values = {}
+    for trace in traces:
+        for number, segment in enumerate(trace["segments"][1:], 1):
+            assert segment["value"] in (0, 0.5, 1)
+            values[trace["uid"], done_before(trace, number)] = segment["value"]
+    assert len(values) > 8
+    assert len(set(values.values())) > 1

@@ -44,7 +44,8 @@ class Rewards:
 
 
 def trainer(server: Server, name: str = "hf_cpu") -> SimpleNamespace:
-    rollout = SimpleNamespace(name=name, response_length=8, temperature=1.0, top_p=1.0, top_k=-1)
+    agent = SimpleNamespace(default_agent_loop="single_turn_agent")
+    rollout = SimpleNamespace(name=name, agent=agent, response_length=8, temperature=1.0, top_p=1.0, top_k=-1)
     config = SimpleNamespace(actor_rollout_ref=SimpleNamespace(rollout=rollout))
     return SimpleNamespace(config=config, get_llm_client=lambda: server, get_reward_handles=lambda: [Rewards()])
 

@@ -27,7 +27,7 @@ FIELDS = [
     "extra_info",
 ]
 
-REWARD_FIELDS = ["data_source", "reward_model", "extra_info", "raw_prompt", "uid"]
+REWARD_FIELDS = ["data_source", "reward_model", "extra_info", "raw_prompt", "tools_kwargs", "uid"]
 
 SIGNALS = {"old_log_probs": "log_probs", "entropy": "entropies", transfer_fields.SUM_PI_SQUARED: "sum_pi_squared"}
 """Fields of the log-prob pass, and the fields of ``Rollouts`` that they become."""

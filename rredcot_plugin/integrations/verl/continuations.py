@@ -1,5 +1,6 @@
-"""``value_estimator: monte_carlo`` inside verl: its own rollout server continues every boundary, its own reward
-workers score what comes out. Runs right after sampling, while the server still has the weights that sampled.
+"""``value_estimator: monte_carlo`` inside verl: its own rollout server continues every boundary, through its own tool loop
+where that samples (``replay.py``), and its own reward workers score what comes out. Runs right after sampling, while the
+server still has the weights that sampled.
 """
 
 from __future__ import annotations
@@ -7,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,9 +17,12 @@ import torch
 from tensordict import TensorDict
 from tqdm import tqdm
 from verl.protocol import DataProto
+from verl.workers.rollout.replica import TokenOutput
 
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.credit.metrics import share
+from rredcot_plugin.integrations.verl.replay import DifferentReplayError, State, ToolLoop
+from rredcot_plugin.integrations.verl.settings import TOOL_LOOP
 from rredcot_plugin.types import Segments
 from rredcot_plugin.values.monte_carlo import MonteCarloEstimator
 
@@ -28,15 +32,6 @@ SEEDED = ("vllm", "hf_cpu")
 """Rollout engines that take a ``seed`` with each request."""
 
 
-@dataclass(frozen=True)
-class State:
-    """One distinct prefix (prompt and response tokens), with the row whose reward settings it is scored by."""
-
-    prompt: tuple[int, ...]
-    prefix: tuple[int, ...]
-    row: int
-
-
 @dataclass
 class Tally:
     """What the continuations of a step cost."""
@@ -44,6 +39,8 @@ class Tally:
     requests: int = 0
     tokens: int = 0
     failures: list[BaseException] = field(default_factory=list)
+    different: set[State] = field(default_factory=set)
+    """States that the tools did not bring back."""
 
 
 class Continuations:
@@ -68,6 +65,9 @@ class Continuations:
             "logprobs": False,
         }
         self.seeded = rollout.name in SEEDED
+        self.loop = ToolLoop(trainer.config) if rollout.agent.default_agent_loop == TOOL_LOOP else None
+        self._runner = asyncio.Runner()
+        """One event loop for all steps: tools keep locks and connections of the one that they first ran in."""
 
     def values(
         self,
@@ -79,8 +79,9 @@ class Continuations:
     ) -> tuple[torch.Tensor, dict[str, float]]:
         """(B, T): the value of the state before each segment at the segment's first token, NaN elsewhere.
 
-        A trace whose response has masked tokens (tool output, another output of its session) has no values: the server
-        cannot play the tools, nor what rewrites the context. Such traces are counted.
+        verl's tool loop plays the tools anew on the way to a state; where they answer otherwise than they did, it has
+        no value. Nor has a trace of several outputs, or with masked tokens of another loop: what rewrote the context or
+        wrote these tokens is not known. Traces without one of their values for these reasons are counted.
 
         Args:
             fields: per row what the reward function gets beside the tokens.
@@ -91,14 +92,17 @@ class Continuations:
         """
         rollouts = rows.rollouts
         found = torch.full(rollouts.response_mask.shape, torch.nan)
-        wanted = _wanted(rows, segments, first_state)
+        continued = [self._can_continue(rows, row, fields[row]) for row in range(len(rows.lengths))]
+        wanted = self._wanted(rows, segments, first_state, continued)
         tally = Tally()
-        distinct = list(dict.fromkeys((state.prompt, state.prefix) for state, _, _ in wanted))
-        scored_by = {(state.prompt, state.prefix): state for state, _, _ in reversed(wanted)}
-        means = asyncio.run(self._run([scored_by[key] for key in distinct], step, fields, tally))
-        known = dict(zip(distinct, means, strict=True))
+        distinct = {state.key: state for state, _, _ in reversed(wanted)}
+        states = [distinct[key] for key in dict.fromkeys(state.key for state, _, _ in wanted)]
+        means = self._runner.run(self._run(states, step, fields, tally))
+        known = dict(zip([state.key for state in states], means, strict=True))
+        different = {state.key for state in tally.different}
         for state, row, column in wanted:
-            found[row, column] = known[state.prompt, state.prefix]
+            found[row, column] = known[state.key]
+            continued[row] &= state.key not in different
         if tally.failures:
             logger.warning("rredcot: %d of %d continuations failed", len(tally.failures), tally.requests)
             if len(tally.failures) == tally.requests:
@@ -110,10 +114,29 @@ class Continuations:
             "rredcot/monte_carlo/continuations/mean": tally.requests / traces,
             "rredcot/monte_carlo/tokens/mean": tally.tokens / traces,
             "rredcot/monte_carlo/failed/mean": len(tally.failures) / max(1, tally.requests),
-            "rredcot/monte_carlo/left_out/mean": share(
-                torch.tensor([not _is_one_turn(rows, row) for row in range(len(rows.lengths))])
-            ),
+            "rredcot/monte_carlo/left_out/mean": share(~torch.tensor(continued, dtype=torch.bool)),
         }
+
+    def _can_continue(self, rows: PromptedRollouts, row: int, fields: Mapping[str, Any]) -> bool:
+        """Whether the states of a trace can be brought back."""
+        if self.loop is None:
+            return _is_one_turn(rows, row)
+        return len(rows.outputs_of(row)) == 1 and "raw_prompt" in fields
+
+    def _wanted(
+        self, rows: PromptedRollouts, segments: Segments, first_state: int, continued: Sequence[bool]
+    ) -> list[tuple[State, int, int]]:
+        """The states to continue, each with its row and the column of the token after it."""
+        wanted = []
+        starts = segments.starts.tolist()
+        for row in [row for row, can in enumerate(continued) if can]:
+            prompt, response = tuple(rows.prompts[row].tolist()), rows.token_ids[row].tolist()
+            mask = rows.rollouts.response_mask[row].tolist()
+            group = "" if self.loop is None else str(rows.rollouts.group_ids[row])
+            for column in starts[row][first_state : int(segments.num_segments[row])]:
+                state = State(prompt, tuple(response[:column]), row, tuple(mask[:column]), group)
+                wanted.append((state, row, column))
+        return wanted
 
     async def _run(
         self, states: Sequence[State], step: int, fields: Sequence[dict[str, Any]], tally: Tally
@@ -127,6 +150,9 @@ class Continuations:
                     tally.requests += 1
                     try:
                         return await self._reward_of_one(state, sample, step, fields[state.row], tally)
+                    except DifferentReplayError:
+                        tally.different.add(state)
+                        return float("nan")
                     except Exception as error:  # noqa: BLE001  a failed continuation costs its state a sample
                         tally.failures.append(error)
                         return float("nan")
@@ -136,23 +162,49 @@ class Continuations:
             rewards = await asyncio.gather(*(one(s, i) for s in states for i in range(self.estimator.samples)))
         table = np.array(rewards, dtype=np.float64).reshape(len(states), self.estimator.samples)
         table[~np.isfinite(table)] = np.nan
+        # some samples may have been answered alike by chance
+        table[[state in tally.different for state in states]] = np.nan
         count = np.isfinite(table).sum(axis=1)
         return [float(np.nansum(row) / n) if n else float("nan") for row, n in zip(table, count, strict=True)]
 
     async def _reward_of_one(
         self, state: State, sample: int, step: int, fields: dict[str, Any], tally: Tally
     ) -> float:
-        ids = [*state.prompt, *state.prefix]
-        seed = request_seed(self.estimator.seed, step, ids, sample)
-        room = max(1, self.response_length - len(state.prefix))
-        limit = room if self.estimator.max_tokens is None else min(room, self.estimator.max_tokens)
-        sampling = {**self.sampling, "max_tokens": limit, **({"seed": seed} if self.seeded else {})}
-        output = await self.client.generate(
-            request_id=f"rredcot-{step}-{seed}", prompt_ids=ids, sampling_params=sampling
-        )
-        tally.tokens += len(output.token_ids)
+        whole = [*state.prompt, *state.prefix]
+        seed = request_seed(self.estimator.seed, step, whole, sample)
+        left = self.response_length if self.estimator.max_tokens is None else self.estimator.max_tokens
+
+        async def generate(
+            ids: Sequence[int], sampling: Mapping[str, Any], media: Mapping[str, Any]
+        ) -> TokenOutput:
+            nonlocal left
+            if left < 1:  # a turn without tokens ends the loop
+                return TokenOutput(token_ids=[])
+            room = max(1, self.response_length - (len(ids) - len(state.prompt)))
+            # later turns: apart from what another state, on whose way they may lie, is continued with
+            own = seed if list(ids) == whole else request_seed(seed, step, ids, sample)
+            output = await self.client.generate(
+                request_id=f"rredcot-{step}-{own}",
+                prompt_ids=list(ids),
+                sampling_params={
+                    **sampling,
+                    "max_tokens": min(room, left),
+                    **({"seed": own} if self.seeded else {}),
+                },
+                **media,
+            )
+            tally.tokens += len(output.token_ids)
+            left -= len(output.token_ids)
+            return output
+
+        if self.loop is None:
+            output = await generate(whole, self.sampling, {})
+            data = reward_input(state.prompt, [*state.prefix, *output.token_ids], fields)
+        else:
+            trace = await self.loop.run(state, fields, dict(self.sampling), generate)
+            told = {"__num_turns__": trace.num_turns, "tool_extra_fields": trace.extra_fields}
+            data = reward_input(trace.prompt_ids, trace.response_ids, {**fields, **told})
         worker = self.reward_workers[seed % len(self.reward_workers)]
-        data = reward_input(state.prompt, [*state.prefix, *output.token_ids], fields)
         result = await worker.compute_score.remote(data)
         return float(result["reward_score"])
 
@@ -175,7 +227,7 @@ def reward_input(prompt: Sequence[int], response: Sequence[int], fields: dict[st
         "position_ids": torch.arange(input_ids.shape[1])[None],
     }
     extra = {}
-    for name, value in {**fields, "__num_turns__": 2}.items():
+    for name, value in {"__num_turns__": 2, **fields}.items():
         extra[name] = np.empty(1, dtype=object)  # np.array([...]) would unpack a list of messages
         extra[name][0] = value
     return DataProto(batch=TensorDict(batch, batch_size=1), non_tensor_batch=extra)
@@ -184,17 +236,3 @@ def reward_input(prompt: Sequence[int], response: Sequence[int], fields: dict[st
 def _is_one_turn(rows: PromptedRollouts, row: int) -> bool:
     """Whether all of a response is the model's."""
     return bool(rows.rollouts.response_mask[row, : rows.lengths[row]].all())
-
-
-def _wanted(rows: PromptedRollouts, segments: Segments, first_state: int) -> list[tuple[State, int, int]]:
-    """The states to continue, each with its row and the column of the token after it."""
-    wanted = []
-    starts = segments.starts.tolist()
-    for row, prompt in enumerate(rows.prompts):
-        if not _is_one_turn(rows, row):
-            continue
-        prompt_ids, response = tuple(prompt.tolist()), rows.token_ids[row].tolist()
-        for number in range(first_state, int(segments.num_segments[row])):
-            column = starts[row][number]
-            wanted.append((State(prompt_ids, tuple(response[:column]), row), row, column))
-    return wanted

@@ -20,6 +20,9 @@ from rredcot_plugin.presets import resolve_keys
 from rredcot_plugin.segmenters import CutSegmenter
 from rredcot_plugin.values.base import scores_read
 
+TOOL_LOOP = "tool_agent"
+"""verl's name for its tool loop."""
+
 READS = {PPO: "critic", RED: "reward_model"}
 """What an estimator's name promises to read."""
 
@@ -134,8 +137,8 @@ def check_estimator(config: Any, settings: RRedCoTConfig) -> None:
     """What the estimator and the baseline read must be there to be read in this run.
 
     Raises:
-        ValueError: ``monte_carlo`` with a reward model that shares the trainer's devices, or with tools; ``attention``,
-            ``gradient`` or ``baseline: token`` with an engine whose log-prob pass we do not reach.
+        ValueError: ``monte_carlo`` with a reward model that shares the trainer's devices, or with tools that cannot be
+            played again; ``attention``, ``gradient`` or ``baseline: token`` with an engine whose log-prob pass we do not reach.
     """
     reads = scores_read(settings.build_value_estimator())
     key = f"algorithm.rredcot.value_estimator={settings.value_estimator}"
@@ -146,10 +149,10 @@ def check_estimator(config: Any, settings: RRedCoTConfig) -> None:
             "reward.reward_model.enable_resource_pool=False does not allow: give the reward model its own resource "
             "pool, or take an estimator without rollouts (support)"
         )
-    if "monte_carlo" in reads and (tools := tools_of(config)) is not None:
+    if "monte_carlo" in reads and (why := why_not_replayed(config)) is not None:
         raise ValueError(
-            f"{key} continues through the rollout server, which plays no tools, and {tools} has some: a call would end "
-            "its continuation unanswered; take support, confidence, siblings or environment, or train without tools"
+            f"{key} continues a trace with tools through actor_rollout_ref.rollout.agent.default_agent_loop=tool_agent, "
+            f"and {why}; take support, confidence, siblings or environment, or train without tools"
         )
     reason = why_not_in_pass(config)
     if reads & {"attention", "gradient"} and reason is not None:
@@ -165,14 +168,18 @@ def check_estimator(config: Any, settings: RRedCoTConfig) -> None:
         )
 
 
-def tools_of(config: Any) -> str | None:
-    """The key that gives verl's tool loop something to call, with its value; None where there is none."""
+def why_not_replayed(config: Any) -> str | None:
+    """What keeps tools of this run from being played again, continuation by continuation; None if nothing does."""
     rollout = config.actor_rollout_ref.rollout
-    if rollout.agent.default_agent_loop == "tool_agent":
-        return "actor_rollout_ref.rollout.agent.default_agent_loop=tool_agent"
+    if rollout.agent.default_agent_loop == TOOL_LOOP:
+        path = rollout.agent.get("agent_loop_config_path")
+        return (
+            path and f"actor_rollout_ref.rollout.agent.agent_loop_config_path={path} may put others in its place"
+        )
     for key in ("tool_config_path", "function_tool_path"):
         if path := rollout.multi_turn.get(key):
-            return f"actor_rollout_ref.rollout.multi_turn.{key}={path}"
+            found = f"default_agent_loop={rollout.agent.default_agent_loop}"
+            return f"with {found} nothing says which rows play the tools of multi_turn.{key}={path}"
     return None
 
 
