@@ -23,6 +23,7 @@ MEGATRON = RECIPES / "math" / "run_qwen3_4b_megatron_vllm.sh"
 @pytest.fixture(autouse=True)
 def no_data_and_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("N", raising=False)  # a knob of the recipe below
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
 
 
