@@ -33,6 +33,7 @@ from pathlib import Path
 
 from cells import Cell, fill_cells, load_cells
 from record import Summary, describe_machine, git_head, with_interval, write_record
+from step_share import share_of
 
 ROOT = Path(__file__).parents[1]
 RECIPE = ROOT / "recipes/agent"
@@ -42,7 +43,7 @@ WORK = ROOT / "outputs/agent"
 
 @dataclass(frozen=True)
 class System:
-    """Environment variables of the recipe's script, and overrides behind it."""
+    """Environment variables of the recipe's script, and the overrides that it is given."""
 
     knobs: dict[str, str]
     overrides: tuple[str, ...] = ()
@@ -55,7 +56,6 @@ SYSTEMS = {
     TURN: System({"ADV_ESTIMATOR": "rredcot", "SEGMENTER": "turn"}),
 }
 """With one baseline per trace all turns of a trace have the same advantage."""
-SPENT = "timing_s/rredcot_"
 UNUSUAL_STEPS = 2
 """Steps at the start that allocate and compile, and fit nothing."""
 REQUIRED = ("rewards", "turns", "wall_seconds", "commit")
@@ -107,11 +107,6 @@ def perform(system: str, seed: int, steps: int, work: Path) -> Cell:
         "commit": git_head(),
         "cpu": describe_machine()["cpu"],
     }
-
-
-def share_of(row: dict[str, float]) -> float:
-    """What rredcot's part of a step took over what the step took."""
-    return sum(value for name, value in row.items() if name.startswith(SPENT)) / row["timing_s/step"]
 
 
 def make_inputs(work: Path) -> None:

@@ -165,6 +165,13 @@ class Rollouts:
         """R, the sum of the rewards over the mask; NaN or infinite where a reward function returned that."""
         return torch.where(self.response_mask, self.rewards.float(), 0.0).sum(dim=1)
 
+    @property
+    def penalty_sums(self) -> Float[Tensor, " B"]:
+        """The part of the outcomes that stays on its own tokens: the sum of the penalties over the mask, 0 without any."""
+        if self.penalties is None:
+            return torch.zeros_like(self.outcomes)
+        return torch.where(self.response_mask, self.penalties, 0.0).sum(dim=1)
+
 
 @dataclass(frozen=True)
 class Segments:

@@ -1,6 +1,6 @@
 """What must stand between a truncated dialogue and an answer, so that the model reads what its own chat template writes.
 
-In the assistant's turn the answer goes on where the text stops, behind the end of a thought that is open. Where it is not the
+In the assistant's turn the answer goes on where the text stops, after the end of a thought that is open. Where it is not the
 assistant's turn, or where a call of a tool stands that no tool has answered, the turn is closed and a new one opened.
 """
 
@@ -19,7 +19,7 @@ QUESTION, REPLY = "QUESTION", "REPLY"
 
 @dataclass(frozen=True)
 class Turns:
-    """How a chat template changes speakers: what stands behind the assistant's words (``end``) and behind a user's
+    """How a chat template changes speakers: what stands after the assistant's words (``end``) and after a user's
     (``others_end``), and what opens the assistant's next turn (``header``)."""
 
     end: str
@@ -58,7 +58,7 @@ class Turns:
         return None if self.end.strip() in said else said
 
     def next_turn(self, text: str) -> str:
-        """What opens the assistant's turn behind a text that is not in it."""
+        """What opens the assistant's turn after a text that is not in it."""
         bare = text.rstrip()
         blanks, present = self.end[len(self.end.rstrip()) :], text[len(bare) :]
         if any(mark and bare.endswith(mark) for mark in (self.end.strip(), self.others_end.strip())):
@@ -78,7 +78,7 @@ def opened_by(tail: str, turns: Turns | None) -> str:
 
 
 def lead_to_answer(text: str, turns: Turns | None, *, thinks: bool, opens: bool) -> tuple[str, bool]:
-    """What must stand behind ``text`` before the model can answer, and whether nothing of its answer stands there yet.
+    """What must stand after ``text`` before the model can answer, and whether nothing of its answer stands there yet.
 
     ``text`` is what the prompt has of the turn (`opened_by`) and the response so far. ``thinks``: whether this model ends
     thoughts with ``</think>`` at all; ``opens``: whether ``<think>`` is ever seen before, by the prompt's hand or its own.
@@ -105,5 +105,5 @@ def lead_to_answer(text: str, turns: Turns | None, *, thinks: bool, opens: bool)
 
 
 def _in_a_new_turn(text: str, lead: str, turns: Turns, *, thinks: bool, opens: bool) -> tuple[str, bool]:
-    """The same behind a new turn, whose header may open a thought."""
+    """The same after the start of a new turn, whose header may open a thought."""
     return lead + lead_to_answer(text + lead, turns, thinks=thinks, opens=opens)[0], True

@@ -87,10 +87,10 @@ class ProbeEncoder:
         self.thinking, self.opens = self.thinking or style.thinks, self.opens or style.opens
 
     def bridge_after(self, prefix: str, tail: str = "") -> str:
-        """The bridge after a response that reads ``prefix`` so far, behind a prompt that ends in ``tail``.
+        """The bridge after a response that reads ``prefix`` so far, after a prompt that ends in ``tail``.
 
         Line ends that stand there already are not repeated, and a thought that has ended is not made to end
-        again. Behind a tool's answer, or a call that waits for one, the answer has a turn of its own.
+        again. After a tool's answer, or a call that waits for one, the answer has a turn of its own.
         """
         if self.bridge != AUTO:
             return self.bridge

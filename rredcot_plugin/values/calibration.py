@@ -75,9 +75,10 @@ class OutcomeCalibrator:
         joins the window, unless ``remember`` is false.
         """
         found = self._fit(states, fold, counted, by_importance=False)
-        self._age = mean_age([*self._past, states if counted is None else states.some(counted)])
+        seen = states if counted is None else states.some(counted)
+        self._age = mean_age([*self._past, seen])
         if remember:
-            self.remember(states, counted)
+            self.remember(seen)
         return found
 
     def baselines(

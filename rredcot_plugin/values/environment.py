@@ -39,13 +39,13 @@ def turn_values(mask: Bool[Tensor, "B T"], said: Sequence[Any]) -> Float[Tensor,
 
 
 def turn_starts(mask: Bool[Tensor, "B T"]) -> Bool[Tensor, "B T"]:
-    """Where the model begins to speak: at tokens of its own behind one that is not, or behind nothing."""
+    """Where the model begins to speak: at tokens of its own after one that is not, or after nothing."""
     mask = mask.cpu().bool()
     return mask & ~torch.nn.functional.pad(mask[:, :-1], (1, 0))
 
 
 def share_without(scores: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"]) -> float:
-    """The share of the turns behind a trace's first one that have no number."""
+    """The share of the turns after a trace's first one that have no number."""
     later = turn_starts(mask)
     later &= later.cumsum(dim=1) > 1
     return float((later & ~torch.isfinite(scores)).sum() / later.sum().clamp(min=1))
