@@ -33,6 +33,7 @@ from typing import Any
 import numpy as np
 import torch
 from lab.agreement import Interval, Pairs, blame, ceiling, mean, pearson, rmse, spearman
+from lab.devices import add_device, check_device, processor
 from lab.diagnose import diagnose
 from lab.estimators import ESTIMATORS, Workbench, config_of
 from lab.family import Family
@@ -197,6 +198,7 @@ def parse_arguments() -> argparse.Namespace:
     for name, meaning in GIVEN.items():
         parser.add_argument(f"--{name}", type=int, help=f"{meaning} (default {getattr(Sizes, name)})")
     parser.add_argument("--threads", type=int, default=1, help="of torch (default 1); more change the last bits")
+    add_device(parser)
     parser.add_argument("--cache", type=Path, default=CACHE, help="folder for models, rollouts and references")
     parser.add_argument("--output", type=Path, default=OUTPUT, help="where the JSON and the PNG go")
     args = parser.parse_args()
@@ -211,6 +213,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_arguments()
+    check_device(args.device)
     torch.set_num_threads(args.threads)
     begin = time.process_time()
     sizes, training = (QUICK, QUICK_TRAINING) if args.quick else (Sizes(), CleanTraining(steps=args.steps))
@@ -218,10 +221,15 @@ def main() -> None:
     sizes = dataclasses.replace(sizes, **given)
     store = Store(args.cache / ("quick" if args.quick else "full"))
     try:
-        models = load_models(store, training, {FAMILIES[name].model for name in args.families})
+        models = load_models(store, training, {FAMILIES[name].model for name in args.families}, args.device)
     except WeightsError as error:
         raise SystemExit(f"error: {error}") from None
-    settings = {"sizes": asdict(sizes), "training": asdict(training), "targets": targets_of(args.families)}
+    settings = {
+        "device": processor(args.device, "cpu"),
+        "sizes": asdict(sizes),
+        "training": asdict(training),
+        "targets": targets_of(args.families),
+    }
     seeds = [*(sizes.seed_of(draw) for draw in range(sizes.draws)), training.seed]
     summary: Summary = {}
     raw: dict[str, Any] = {}

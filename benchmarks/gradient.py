@@ -31,6 +31,7 @@ from grads.drawing import TARGET, draw
 from grads.moments import Draw, Moments, Reference, draws, moments
 from grads.stage import Setup, Sizes, prepare
 from grads.values import value_errors
+from lab.devices import add_device, check_device, processor
 from lab.lm.tasks import LM
 from lab.lm.weights import WeightsError
 from lab.models import CleanTraining, folder_name, load_models, load_tokenizer, measure_last_layers
@@ -153,6 +154,7 @@ def parse_arguments() -> argparse.Namespace:
     for name, meaning in GIVEN.items():
         parser.add_argument(f"--{name}", type=int, help=f"{meaning} (default {getattr(Sizes, name)})")
     parser.add_argument("--seed", type=int, default=0, help="of questions and rollouts (default 0)")
+    add_device(parser)
     parser.add_argument("--cache", type=Path, default=CACHE, help="folder for models, rollouts and gradients")
     parser.add_argument("--output", type=Path, default=OUTPUT, help="where the JSON goes; the picture beside it")
     args = parser.parse_args()
@@ -164,6 +166,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_arguments()
+    check_device(args.device)
     torch.set_num_threads(1)
     begin = time.process_time()
     sizes = dataclasses.replace(QUICK if args.quick else Sizes(), seed=args.seed)
@@ -172,7 +175,7 @@ def main() -> None:
     training = QUICK_TRAINING if args.quick else CleanTraining(steps=args.steps)
     store = Store(args.cache / ("quick" if args.quick else "full"))
     try:
-        models = load_models(store, training, {FAMILIES[name].model for name in args.families})
+        models = load_models(store, training, {FAMILIES[name].model for name in args.families}, args.device)
     except WeightsError as error:
         raise SystemExit(f"error: {error}") from None
     summary: Summary = {}
@@ -191,7 +194,14 @@ def main() -> None:
         settings = {"sizes": asdict(sizes), "training": asdict(training), "target": TARGET, "families": list(raw)}
         spent = {"cpu_seconds": time.process_time() - begin}
         first = headline(summary, list(raw))
-        write_record(args.output, settings | spent, first | summary, raw, seeds=[sizes.seed], shown=list(first))
+        write_record(
+            args.output,
+            settings | spent | {"device": processor(args.device, "cpu")},
+            first | summary,
+            raw,
+            seeds=[sizes.seed],
+            shown=list(first),
+        )
         draw(picture_of(args.output), summary, list(raw), list(credits.weights))
 
 

@@ -28,6 +28,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
+from lab.devices import check_device
 from learn.arguments import add_choices, add_running
 from learn.curves import Curves, collect, pace_of
 from learn.execute import execute, known_records, perform
@@ -105,6 +106,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
         tuple(args.seeds[:2] if args.quick else args.seeds),
         QUICK if args.quick else replace(sizes, steps=args.steps or sizes.steps),
         FURTHER_RATES[args.batch] if args.rates is None and not args.quick else (),
+        args.device,
     )
 
 
@@ -241,6 +243,7 @@ def all_rows(records: dict[Run, Record], earlier: list[Record]) -> list[Record]:
 
 def main() -> None:
     args, plan = parse_arguments()
+    check_device(args.device)
     torch.set_num_threads(1)
     folder = args.cache / ("quick" if args.quick else "full")
     output = args.output or (folder / "learning.json" if args.quick else OUTPUTS[args.batch])

@@ -55,7 +55,7 @@ CHECKED_TOKENS = 4096
 
 
 def wanted_cells(args: argparse.Namespace, device: torch.device) -> dict[str, Callable[[], Cell]]:
-    """Every cell by name, as a function that measures it: the checks, the headline sizes, then the others."""
+    """Every cell by name, as a function that measures it: the checks, the headline size of every model, the others."""
     plan = TINY if args.tiny else FULL
     shapes = [shape for shape in plan["shapes"] if not args.shapes or shape in args.shapes]
     checked = 128 if args.tiny else CHECKED_TOKENS
@@ -66,7 +66,7 @@ def wanted_cells(args: argparse.Namespace, device: torch.device) -> dict[str, Ca
         for shape in shapes
     }
     sizes = sorted(itertools.product(plan["tokens"], plan["probes"]), key=lambda size: size != first_size(plan))
-    for shape, (tokens, probes) in itertools.product(shapes, sizes):
+    for (tokens, probes), shape in itertools.product(sizes, shapes):
         name = (
             f"time {shape} T={tokens} K={probes} A={PROBE_TOKENS}, {args.rounds} rounds of {','.join(args.passes)}"
         )
@@ -93,7 +93,7 @@ def time_cell(shape: str, tokens: int, probes: int, device: torch.device, passes
     return describe("time", shape, tokens, probes) | found
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=len(FULL["shapes"]))
 def shared_model(shape: str, device: torch.device) -> torch.nn.Module:
     return build_model(SHAPES[shape], device)
 

@@ -17,11 +17,12 @@ import torch
 class Sketch:
     """(…, n) → (…, size), the same signs for the same seed."""
 
-    def __init__(self, coordinates: int, size: int, seed: int = 0) -> None:
+    def __init__(self, coordinates: int, size: int, seed: int = 0, device: torch.device | str = "cpu") -> None:
         self.size, self.rows = size, math.ceil(coordinates / size)
         generator = torch.Generator().manual_seed(seed)
         self.padding = self.rows * size - coordinates
-        self.signs = torch.randint(0, 2, (self.rows, size), generator=generator).float() * 2 - 1
+        signs = torch.randint(0, 2, (self.rows, size), generator=generator).float() * 2 - 1
+        self.signs = signs.to(device)
 
     def __call__(self, gradients: torch.Tensor) -> torch.Tensor:
         padded = torch.nn.functional.pad(gradients, (0, self.padding))
@@ -43,7 +44,7 @@ def segment_gradients(
     """∇ Σ_{t in span} log π(o_t) of each half-open span of the response, (spans, parameters). One forward pass."""
     log_probs = _log_probs(model, [(prompt, response)])[0]
     sums = torch.stack([log_probs[start:end].sum() for start, end in spans])
-    eye = torch.eye(len(spans))
+    eye = torch.eye(len(spans), device=model.device)
     found = torch.autograd.grad(sums, measured(model), eye, is_grads_batched=True)
     return torch.cat([g.flatten(1) for g in found], dim=1)
 
@@ -56,11 +57,11 @@ def weighted_gradient(
     together: int = 64,
 ) -> torch.Tensor:
     """Σ_i w_i ∇ log π(response i), (parameters,)."""
-    total = torch.zeros(coordinates(model))
+    total = torch.zeros(coordinates(model), device=model.device)
     for first in range(0, len(responses), together):
         part = responses[first : first + together]
         log_probs = _log_probs(model, [(prompt, response) for response in part])
-        own = torch.tensor(weights[first : first + together], dtype=torch.float32)
+        own = torch.tensor(weights[first : first + together], dtype=torch.float32, device=model.device)
         loss = (torch.stack([x.sum() for x in log_probs]) * own).sum()
         total += torch.cat([g.flatten() for g in torch.autograd.grad(loss, measured(model))])
     return total
@@ -72,6 +73,7 @@ def _log_probs(model: Any, rows: Sequence[tuple[Sequence[int], Sequence[int]]]) 
     ids = torch.zeros(len(rows), width, dtype=torch.int64)
     for i, (prompt, response) in enumerate(rows):
         ids[i, : len(prompt) + len(response)] = torch.tensor([*prompt, *response])
+    ids = ids.to(model.device)
     normed = model(ids, use_cache=False).logits[:, :-1].log_softmax(-1)
     picked = normed.gather(-1, ids[:, 1:, None])[..., 0]
     return [

@@ -59,6 +59,7 @@ def sample(
     settings = [actor.family.name, [q.text for q in questions], copies, seed]
     budgets = [actor.family.max_response_tokens] * len(prompts)
     made = store.json(name, settings, lambda: counted_continuations(actor.model, prompts, budgets, copies, seed))
+    actor.judge_ahead(questions, [[tokens for tokens, _ in own] for own in made])
     return [[(tokens, count) for tokens, count in own] for own in made]
 
 
@@ -120,7 +121,7 @@ def build_pieces(
 
     def make() -> dict[str, torch.Tensor]:
         parts = [sketch(segment_gradients(actor.model, row.prompt, row.response, spans)) for row, spans in wanted]
-        return {"sketches": torch.cat(parts)}
+        return {"sketches": torch.cat(parts).cpu()}
 
     settings = [sketch.size, traces.questions[prompt].text, [list(key) for key in number]]
     return Pieces(number, store.tensors("pieces", settings, make)["sketches"])
@@ -137,10 +138,10 @@ def reference_gradient(
         mean = (rewards * counts).sum() / counts.sum()
         weights = counts * (rewards - mean) / (counts.sum() - 1)
         exact = weighted_gradient(actor.model, rows[0].prompt, [row.response for row in rows], weights.tolist())
-        return {"exact": exact, "sketch": sketch(exact)}
+        return {"exact": exact.cpu(), "sketch": sketch(exact).cpu()}
 
     return store.tensors(name, [sketch.size, question.text, [[list(t), c] for t, c in counted]], make)
 
 
 def make_sketch(actor: Actor, size: int) -> Sketch:
-    return Sketch(coordinates(actor.model), size)
+    return Sketch(coordinates(actor.model), size, device=actor.model.device)

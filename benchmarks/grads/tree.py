@@ -7,15 +7,19 @@ from typing import Any
 
 import numpy as np
 import torch
+from lab.devices import CPU, CUDA
 from lab.sampling import Prefix, batches_by_length, check_prefixes, left_padded
 
 Counted = list[tuple[list[int], int]]
 """Distinct continuations, and how many of the samples went that way."""
 
+TOGETHER = {CPU: 16, CUDA: 128}
+"""Prefixes that are continued at once, by type of device."""
+
 
 @torch.inference_mode()
 def counted_continuations(
-    model: Any, prefixes: Sequence[Prefix], budgets: Sequence[int], copies: int, seed: int, together: int = 16
+    model: Any, prefixes: Sequence[Prefix], budgets: Sequence[int], copies: int, seed: int
 ) -> list[Counted]:
     """``copies`` independent samples at temperature 1 after each prefix, up to its budget, with the closing eos.
 
@@ -28,7 +32,7 @@ def counted_continuations(
     check_prefixes(prefixes, budgets)
     rng = np.random.default_rng(seed)
     found: list[Counted] = [[] for _ in prefixes]
-    for batch in batches_by_length(prefixes, together):
+    for batch in batches_by_length(prefixes, TOGETHER[model.device.type]):
         sampled = _sample(model, [prefixes[i] for i in batch], [budgets[i] for i in batch], copies, rng)
         for i, rows in zip(batch, sampled, strict=True):
             found[i] = rows
@@ -39,7 +43,7 @@ def _sample(
     model: Any, prefixes: list[Prefix], budgets: list[int], copies: int, rng: np.random.Generator
 ) -> list[Counted]:
     """Left padding, one cache; a row is a distinct prefix that ``count`` samples have reached."""
-    tokens, mask, positions = left_padded(prefixes)
+    tokens, mask, positions = left_padded(prefixes, model.device)
     owner, count = np.arange(len(prefixes)), np.full(len(prefixes), copies)
     paths: list[list[int]] = [[] for _ in prefixes]
     found: list[Counted] = [[] for _ in prefixes]
@@ -57,11 +61,11 @@ def _sample(
         if not len(going):
             return found
         paths, owner, count = [paths[i] for i in going], owner[going], count[going]
-        kept = torch.from_numpy(parent[going])
+        kept = torch.from_numpy(parent[going]).to(model.device)
         cache.batch_select_indices(kept)
         mask, positions = mask[kept], positions[kept] + 1
         mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
-        chosen = torch.from_numpy(token[going])[:, None]
+        chosen = torch.from_numpy(token[going])[:, None].to(model.device)
         output = model(
             chosen,
             attention_mask=mask,
@@ -77,6 +81,21 @@ def _split(
     logits: torch.Tensor, count: np.ndarray, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Row, token and number of samples of every child that a sample went to."""
+    if logits.device.type == CUDA:
+        return inverted(logits, count, rng)
     drawn = rng.multinomial(count, logits.double().softmax(-1).numpy())
     parent, token = drawn.nonzero()
     return parent, token, drawn[parent, token]
+
+
+def inverted(
+    logits: torch.Tensor, count: np.ndarray, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The same in distribution where the logits are: one uniform number a sample, read off the cumulated probabilities."""
+    cumulated = logits.double().softmax(-1).cumsum(-1)
+    uniform = torch.from_numpy(rng.random((len(count), int(count.max())))).to(logits.device)
+    token = torch.searchsorted(cumulated, uniform * cumulated[:, -1:], right=True)
+    token = token.clamp(max=logits.shape[-1] - 1).cpu().numpy()
+    row, sample = (np.arange(count.max()) < count[:, None]).nonzero()
+    pairs, taken = np.unique(np.stack([row, token[row, sample]]), axis=1, return_counts=True)
+    return pairs[0], pairs[1], taken

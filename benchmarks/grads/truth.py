@@ -54,12 +54,14 @@ def build_pool(actor: Actor, traces: Traces, segments: Segments, size: int, seed
         def make(part: list[State] = part, seed: int = seed + first) -> list[int]:
             budgets = [actor.family.max_response_tokens - spent[state] for state in part]
             found = counted_continuations(actor.model, part, budgets, size, seed)
+            whole = [
+                [([*_own(s, spent), *t], count) for t, count in own] for s, own in zip(part, found, strict=True)
+            ]
+            asked = [question[state] for state in part]
+            actor.judge_ahead(asked, [[tokens for tokens, _ in own] for own in whole])
             return [
-                sum(
-                    count * round(actor.family.reward(question[state], actor.text([*_own(state, spent), *tokens])))
-                    for tokens, count in own
-                )
-                for state, own in zip(part, found, strict=True)
+                sum(count * round(actor.family.reward(q, actor.text(tokens))) for tokens, count in own)
+                for q, own in zip(asked, whole, strict=True)
             ]
 
         settings = [actor.family.name, [list(state) for state in part], size, seed + first]

@@ -12,6 +12,7 @@ import torch
 from transformers import Qwen3ForCausalLM
 
 from lab import parts
+from lab.devices import CPU
 from lab.family import Family
 from lab.lm.tasks import LM
 from lab.lm.warm_up import WarmUp, warmed_model
@@ -110,16 +111,16 @@ def small_model(name: str, store: Store, spec: CleanTraining) -> Qwen3ForCausalL
     return model.eval()
 
 
-def load_models(store: Store, spec: CleanTraining, wanted: set[str]) -> dict[str, Any]:
-    """The models that are asked for, in eval mode; the small ones are trained unless the store has them."""
+def load_models(store: Store, spec: CleanTraining, wanted: set[str], device: str = CPU) -> dict[str, Any]:
+    """The models that are asked for, in eval mode, on ``device``; all but the demo's are trained unless the store has them."""
     models: dict[str, Any] = {}
     if DEMO in wanted:
         models[DEMO] = Qwen3ForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.float32).eval()
     if LM in wanted:
-        models[LM] = warmed_model(store, WarmUp())
+        models[LM] = warmed_model(store, WarmUp(), device)
     for name in wanted & {*TAUGHT, *SPOILT}:
         models[name] = small_model(name, store, spec)
-    return models
+    return {name: model.to(device) for name, model in models.items()}
 
 
 def load_tokenizer(model: str) -> Any:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -43,6 +45,14 @@ class Actor:
     def prompt(self, question: Question) -> Prefix:
         return tuple(self.tokenizer(prompt_text(self.tokenizer, question.text))["input_ids"])
 
+    def judge_ahead(self, questions: Sequence[Question], responses: Sequence[Sequence[list[int]]]) -> None:
+        """Has responses to each question run in the sandbox, where the family has one, as many at a time as there are
+        cores; ``family.reward`` knows them from here on."""
+        if self.family.whole:
+            asked = [(q, self.text(tokens)) for q, own in zip(questions, responses, strict=True) for tokens in own]
+            with ThreadPoolExecutor() as pool:
+                list(pool.map(lambda pair: self.family.reward(*pair), asked))
+
     def text(self, tokens: list[int]) -> str:
         """Tokens as text, the closing special token included."""
         return self.encoder.table.align(np.array(tokens, dtype=np.int64))[0]
@@ -74,6 +84,7 @@ def sample_batch(
         return continuations(actor.model, prompts, [actor.family.max_response_tokens] * len(prompts), group, seed)
 
     responses = store.json(name, settings, sample)
+    actor.judge_ahead(questions, responses)
     encoded = [
         encode(actor, question, prompt, response, f"{number}")
         for number, (question, prompt, own) in enumerate(zip(questions, prompts, responses, strict=True))
@@ -151,6 +162,8 @@ def reference_values(
         def sample(part: list[Prefix] = part, seed: int = seed + first) -> list[list[float]]:
             budgets = [actor.family.max_response_tokens - spent[prefix] for prefix in part]
             found = continuations(actor.model, part, budgets, samples + few, seed)
+            whole = [[[*p[len(p) - spent[p] :], *t] for t in own] for p, own in zip(part, found, strict=True)]
+            actor.judge_ahead([question[prefix] for prefix in part], whole)
             return [
                 _rewards(actor, question[p], len(p) - spent[p], p, own) for p, own in zip(part, found, strict=True)
             ]

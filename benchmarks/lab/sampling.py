@@ -20,13 +20,13 @@ def continuations(
 ) -> list[list[list[int]]]:
     """``copies`` samples at temperature 1 after each prefix, up to its budget of tokens, with the closing eos.
 
-    ``seed`` fixes the result for the same list of prefixes.
+    ``seed`` fixes the result for the same list of prefixes, on each type of device another one.
 
     Raises:
         ValueError: an empty prefix, or a budget under 1.
     """
     check_prefixes(prefixes, budgets)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(model.device).manual_seed(seed)
     found: list[list[list[int]]] = [[] for _ in prefixes]
     for batch in batches_by_length(prefixes, max(1, min(READ_ROWS, ROWS // copies))):
         sampled = _sample(model, [prefixes[i] for i in batch], [budgets[i] for i in batch], copies, generator)
@@ -42,15 +42,18 @@ def check_prefixes(prefixes: Sequence[Prefix], budgets: Sequence[int]) -> None:
             raise ValueError(f"expected prefixes and budgets of at least one token, got {len(prefix)}, {budget}")
 
 
-def left_padded(prefixes: Sequence[Prefix]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Tokens, attention mask and position ids, (B, longest) each."""
+def left_padded(
+    prefixes: Sequence[Prefix], device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Tokens, attention mask and position ids, (B, longest) each, on ``device``."""
     longest = max(map(len, prefixes))
     tokens = torch.zeros(len(prefixes), longest, dtype=torch.int64)
     mask = torch.zeros_like(tokens)
     for row, prefix in enumerate(prefixes):
         tokens[row, longest - len(prefix) :] = torch.tensor(prefix)
         mask[row, longest - len(prefix) :] = 1
-    return tokens, mask, (mask.cumsum(1) - 1).clamp(min=0)
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    return tokens.to(device), mask.to(device), positions.to(device)
 
 
 def batches_by_length(prefixes: Sequence[Prefix], size: int) -> Iterator[list[int]]:
@@ -64,15 +67,16 @@ def _sample(
 ) -> list[list[list[int]]]:
     """Left padding, one cache; rows that have ended leave it when half of the rows have."""
     eos, most = model.config.eos_token_id, max(budgets)
-    tokens, mask, positions = left_padded(prefixes)
+    tokens, mask, positions = left_padded(prefixes, model.device)
     output = model(tokens, attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=1)
     cache = output.past_key_values
     cache.batch_repeat_interleave(copies)
     logits, mask = (x.repeat_interleave(copies, 0) for x in (output.logits[:, -1], mask))
     positions = positions[:, -1:].repeat_interleave(copies, 0)
-    budget = torch.tensor(budgets).repeat_interleave(copies)
-    out = torch.full((len(budget), most), -1)
-    rows, running = torch.arange(len(budget)), torch.ones(len(budget), dtype=torch.bool)
+    budget = torch.tensor(budgets, device=model.device).repeat_interleave(copies)
+    out = torch.full((len(budget), most), -1, device=model.device)
+    rows = torch.arange(len(budget), device=model.device)
+    running = torch.ones_like(rows, dtype=torch.bool)
     for step in range(most):
         chosen = torch.multinomial(logits.float().softmax(-1), 1, generator=generator)
         out[rows[running], step] = chosen[running, 0]

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from lab.devices import add_device
 from lab.tasks import FAMILIES
 
 from learn.runs import Sizes
@@ -55,6 +56,7 @@ def add_choices(parser: argparse.ArgumentParser, families: Sequence[str], batche
 def add_running(parser: argparse.ArgumentParser, cache: Path, models: Path) -> None:
     """Processes, time, folders and files; ``cache`` and ``models`` are the default folders."""
     add = parser.add_argument
+    add_device(parser)
     add("--jobs", type=int, default=1, help="processes, one thread each (default 1)")
     add("--budget", type=float, help="start no run after so many minutes")
     add("--retry-failed", action="store_true", help="repeat the runs that failed")

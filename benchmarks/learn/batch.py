@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,9 +18,9 @@ from learn.fast_sampling import folded
 from rredcot_plugin.offline.encode import EncodedRow
 
 
-def first_actor(family: Family, store: Store, clean_steps: int) -> Actor:
+def first_actor(family: Family, store: Store, clean_steps: int, device: str) -> Actor:
     """The family's model as training finds it, from the store where that has it."""
-    model = load_models(store, CleanTraining(steps=clean_steps), {family.model})[family.model]
+    model = load_models(store, CleanTraining(steps=clean_steps), {family.model}, device)[family.model]
     return Actor(family, model, load_tokenizer(family.model))
 
 
@@ -60,13 +61,13 @@ def judge(actor: Actor, questions: Sequence[Question], rows: Sequence[EncodedRow
     }
 
 
-def response_log_probs(model: torch.nn.Module, batch: LabBatch) -> torch.Tensor:
+def response_log_probs(model: Any, batch: LabBatch) -> torch.Tensor:
     """Log-probs (B, T) of the responses' tokens in nats, with a gradient; 0 where there is no token."""
     width = max(map(len, batch.tokens))
     # right padding under a causal mask is never seen by a real token: no attention mask needed
-    ids = torch.tensor([row + [0] * (width - len(row)) for row in batch.tokens])
+    ids = torch.tensor([row + [0] * (width - len(row)) for row in batch.tokens], device=model.device)
     logits = model(input_ids=ids, use_cache=False).logits[:, :-1].float()
-    found = torch.log_softmax(logits, -1).gather(-1, ids[:, 1:, None])[..., 0]
+    found = torch.log_softmax(logits, -1).gather(-1, ids[:, 1:, None])[..., 0].cpu()  # where the rollouts are
     mask = batch.rows.rollouts.response_mask
     first = torch.tensor([len(prompt) - 1 for prompt in batch.rows.prompts])
     columns = (first[:, None] + torch.arange(mask.shape[1])[None, :]).clamp(max=width - 2)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lab.devices import CUDA, processor
 from record import describe_machine, git_head
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from transformers.utils.logging import disable_progress_bar
@@ -33,12 +34,18 @@ def perform(run: Run, folder: Path, models: Path) -> Record:
 
     torch.set_num_threads(1)
     disable_progress_bar()
+    if run.device == CUDA:
+        torch.set_float32_matmul_precision("high")  # TF32: its rounding is far below the noise of a step
     begin = time.monotonic()
     try:
         record: Record = {"status": DONE, **LeanTrainer(run, models).fit()}
     except (ArithmeticError, RuntimeError, ValueError) as error:
         record = {"status": FAILED, "reason": f"{type(error).__name__}: {error}"}
-    record |= {"commit": git_head(), "cpu": describe_machine()["cpu"], "wall_seconds": time.monotonic() - begin}
+    record |= {
+        "commit": git_head(),
+        "cpu": processor(run.device, describe_machine()["cpu"]),
+        "wall_seconds": time.monotonic() - begin,
+    }
     save(folder, run, record)
     return record
 

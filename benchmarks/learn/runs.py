@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from lab.devices import CPU
 from lab.lm.tasks import LM
 from lab.lm.warm_up import WarmUp
 from lab.models import CleanTraining, small_settings
@@ -66,6 +67,7 @@ class Run:
     seed: int
     sizes: Sizes
     trainer: str = LEAN
+    device: str = CPU
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -82,6 +84,7 @@ class Run:
             "seed": self.seed,
             "sizes": sizes,
             "model": model_digest(FAMILIES[self.family].model, self.sizes.clean_steps),
+            **({} if self.device == CPU else {"device": self.device}),
         }
 
     @property

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
+from lab.devices import CPU
 
 from learn.runs import DONE, Record, Run, Sizes
 from learn.systems import System
@@ -48,6 +49,7 @@ class Plan:
     seeds: tuple[int, ...]
     sizes: Sizes
     further: tuple[float, ...] = ()
+    device: str = CPU
 
     def __post_init__(self) -> None:
         both = set(self.seeds) & set(self.tuning_seeds)
@@ -63,7 +65,7 @@ class Plan:
         grids = {pair: self._grid(*pair, records)[0] for pair in product(self.families, self.systems)}
         longest = max(map(len, grids.values()), default=0)
         return [
-            Run(family, system, grid[place], seed, self.sizes)
+            self._run(family, system, grid[place], seed)
             for seed, place in product(self.tuning_seeds, range(longest))
             for (family, system), grid in grids.items()
             if place < len(grid)
@@ -72,7 +74,7 @@ class Plan:
     def measured(self, tuned: Mapping[Pair, Tuned]) -> list[Run]:
         """The runs of the systems that are tuned already, in turns."""
         return [
-            Run(family, system, tuned[family, system.name].rate, seed, self.sizes)
+            self._run(family, system, tuned[family, system.name].rate, seed)
             for seed, family, system in product(self.seeds, self.families, self.systems)
             if (family, system.name) in tuned
         ]
@@ -94,11 +96,14 @@ class Plan:
         tuned = {pair: choice for pair, choice in self.tuned(records).items() if pair not in unsettled}
         return tuning + [run for run in self.measured(tuned) if run not in records]
 
+    def _run(self, family: str, system: System, rate: float, seed: int) -> Run:
+        return Run(family, system, rate, seed, self.sizes, device=self.device)
+
     def _grid(self, family: str, system: System, records: Records) -> tuple[tuple[float, ...], Tuned | None]:
         """The rates to be tried, and the choice among those of which all runs are there."""
         grid, choice = self.rates, None
         while True:
-            runs = [Run(family, system, rate, seed, self.sizes) for seed in self.tuning_seeds for rate in grid]
+            runs = [self._run(family, system, rate, seed) for seed in self.tuning_seeds for rate in grid]
             if not all(run in records for run in runs):
                 return grid, choice
             choice = _tuned(runs, records)

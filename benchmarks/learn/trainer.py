@@ -6,13 +6,13 @@ very policy that is updated, as in the demo's runs.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from lab.devices import clock
 from lab.models import weights_digest
 from lab.rollouts import with_signals
 from lab.store import Store
@@ -31,13 +31,13 @@ Tell = Callable[[int], None]
 
 
 class LeanTrainer:
-    """One run. ``seconds`` are those of the processor, so that other processes do not count."""
+    """One run. ``seconds`` are those of ``clock``."""
 
     def __init__(self, run: Run, models: Path) -> None:
         sizes, family = run.sizes, FAMILIES[run.family]
         torch.manual_seed(seed_of(run.seed, "torch", 0))
         store = Store(models)
-        self.actor = first_actor(family, store, sizes.clean_steps)
+        self.actor = first_actor(family, store, sizes.clean_steps, run.device)
         self.run, self.weights = run, weights_digest(self.actor.model)
         judge_of = model_digest(family.model, sizes.clean_steps)
         asks = run.system.needs_reward_model
@@ -96,17 +96,17 @@ class LeanTrainer:
 
     def _evaluate(self, step: int, samples: int) -> Row:
         """Held-out questions, answered at temperature 1; the same questions in every run."""
-        begin = time.process_time()
+        begin = clock(self.run.device)
         rows = rollouts(self.actor, self.held_out, samples, seed_of(self.run.seed, "eval", step))
         asked = [question for question in self.held_out for _ in range(samples)]
         found = judge(self.actor, asked, rows)
-        return {"step": step, **found, "seconds": time.process_time() - begin}
+        return {"step": step, **found, "seconds": clock(self.run.device) - begin}
 
     @contextmanager
     def _timed(self, phase: str) -> Iterator[None]:
-        begin = time.process_time()
+        begin = clock(self.run.device)
         yield
-        self.seconds[phase] = time.process_time() - begin
+        self.seconds[phase] = clock(self.run.device) - begin
 
 
 def _columns(rows: list[Row]) -> dict[str, list[Any]]:

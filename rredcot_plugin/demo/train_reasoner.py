@@ -74,8 +74,10 @@ def labelled_loss(model: Qwen3ForCausalLM, batch: Sequence[tuple[list[int], list
     """Mean cross entropy (nats) over the tokens whose label is not `IGNORED`, of pairs of token ids and labels."""
     width = max(len(ids) for ids, _ in batch)
     pad = model.config.pad_token_id
-    ids_BT = torch.tensor([ids + [pad] * (width - len(ids)) for ids, _ in batch])
-    labels_BT = torch.tensor([labels + [IGNORED] * (width - len(labels)) for _, labels in batch])
+    ids_BT = torch.tensor([ids + [pad] * (width - len(ids)) for ids, _ in batch], device=model.device)
+    labels_BT = torch.tensor(
+        [labels + [IGNORED] * (width - len(labels)) for _, labels in batch], device=model.device
+    )
     # right padding under a causal mask is never seen by a real token: no attention mask needed
     logits_BTV = model(input_ids=ids_BT, use_cache=False).logits
     return torch.nn.functional.cross_entropy(

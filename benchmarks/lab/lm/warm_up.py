@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
+from lab.devices import CPU
 from lab.family import Family
 from lab.lm.tasks import LM_FAMILIES
-from lab.lm.weights import FILE, SHA256, load_pretrained, load_pretrained_tokenizer, weights_folder
+from lab.lm.weights import FILE, SHA256, build_unloaded, load_pretrained, load_pretrained_tokenizer, weights_folder
 from lab.store import Store
 from rredcot_plugin.demo.train_reasoner import Example, batches, train
 from rredcot_plugin.tiny.reasoner import prompt_text
@@ -53,25 +54,28 @@ def examples_of(tokenizer: Any, spec: WarmUp) -> list[Example]:
     return found
 
 
-def warmed_model(store: Store, spec: WarmUp) -> Any:
-    """The model after the warm-up, in eval mode; from the store where that has it, else trained in
-    about ten minutes.
+def warmed_model(store: Store, spec: WarmUp, device: str = CPU) -> Any:
+    """The model after the warm-up, in eval mode, on ``device``; from the store where that has it, else trained there, on a
+    CPU in about ten minutes.
 
     Raises:
         WeightsError: the pretrained weights are missing or changed.
     """
     folder = weights_folder()
-    tokenizer, model = load_pretrained_tokenizer(folder), load_pretrained(folder)
-    model.config.eos_token_id, model.config.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
+    tokenizer = load_pretrained_tokenizer(folder)
 
     def make() -> dict[str, torch.Tensor]:
+        model = load_pretrained(folder).to(device)
+        model.config.pad_token_id = tokenizer.pad_token_id
         # in float32 arithmetic the number of threads moves the last bits: all of them, since this is the long part
         before = torch.get_num_threads()
         torch.set_num_threads(max(before, 2))
         train(model, list(batches(examples_of(tokenizer, spec), spec.batch, spec.seed)), spec.rate)
         torch.set_num_threads(before)
-        return {name: tensor for name, tensor in model.state_dict().items() if name != TIED}
+        return {name: tensor.cpu() for name, tensor in model.state_dict().items() if name != TIED}
 
     found = store.tensors("model_smollm2", spec.settings, make)
+    model = build_unloaded(folder)
+    model.config.eos_token_id, model.config.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
     model.load_state_dict(found, strict=False)
-    return model.eval()
+    return model.to(device).eval()

@@ -66,3 +66,11 @@ def load_pretrained(folder: Path) -> Any:
 
     model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=FILE, dtype=torch.float32)
     return model.eval()
+
+
+def build_unloaded(folder: Path) -> Any:
+    """The same model with weights of no meaning, for a state that is loaded into it: the file's settings alone are read."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.from_pretrained(folder, gguf_file=FILE)
+    return AutoModelForCausalLM.from_config(config, dtype=torch.float32)
