@@ -109,7 +109,7 @@ def save_reward_model(run: Run, models: Path, path: Path, judging: Judging | Non
     """Write the reward model that lean runs of this family read, with the actor's tokenizer; its held-out area under
     the curve."""
     family, store, clean_steps = FAMILIES[run.family], Store(models), run.sizes.clean_steps
-    actor, digest = first_actor(family, store, clean_steps), model_digest(family.model, clean_steps)
+    actor, digest = first_actor(family, store, clean_steps, run.device), model_digest(family.model, clean_steps)
     network = load_reward_model(actor, store, digest, judging or Judging())
     area = float(network.held_out_auc)
     del network.held_out_auc  # no part of a checkpoint
