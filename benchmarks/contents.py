@@ -43,6 +43,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "step_share": Entry("share of a training step of the demo", OVERHEAD),
         "openrlhf_step": Entry("the same in OpenRLHF", OVERHEAD),
         "openrlhf_passes": Entry("probes in OpenRLHF's log-prob pass, over the floor of their tokens", OVERHEAD),
+        "gpu": Entry("probes on the log-prob pass of large shapes, on an H100", OVERHEAD),
         "sum_pi_squared": Entry("Σπ² of every token on top of a log-prob pass", OVERHEAD),
         "import_time": Entry("`import verl` with the plugin and without", OVERHEAD),
         "segmenters": Entry("tokens per second of every segmenter", None),
@@ -61,6 +62,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "gradient_chains_past": Entry("`chains` with values calibrated on earlier steps", GRADIENT),
         "gradient_own_sums_past": Entry("`own_sums` with values calibrated on earlier steps", GRADIENT),
         "gradient_lm": Entry("signal over variance on a real language model", LANGUAGE_MODEL),
+        "gradient_lm_totals": Entry("the same on the task `totals`, on an H100", LANGUAGE_MODEL),
         "gradient_later": Entry(
             "credit of later segments (`credit_weight`), with values calibrated on earlier steps", GRADIENT
         ),

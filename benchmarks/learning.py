@@ -257,7 +257,13 @@ def main() -> None:
     if args.report:
         records = known_records(plan, folder)
     else:
-        records = execute(plan, folder, args.models, args.jobs, clock(args.budget), args.retry_failed)
+        try:
+            records = execute(plan, folder, args.models, args.jobs, clock(args.budget), args.retry_failed)
+        except torch.OutOfMemoryError as error:
+            raise SystemExit(
+                f"error: --jobs {args.jobs}: the GPU's memory does not hold so many runs at once; take fewer, the same "
+                f"command goes on with those that are left ({str(error).splitlines()[0]})"
+            ) from None
     report(plan, records, output, args.page, earlier)
     if args.quick:
         print("--quick: tiny runs, none of these numbers says anything")

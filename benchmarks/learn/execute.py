@@ -29,7 +29,11 @@ class SameProcess(Executor):
 
 
 def perform(run: Run, folder: Path, models: Path) -> Record:
-    """One run to its end, and its record into the folder. What breaks a run is its result: ``failed``, with a reason."""
+    """One run to its end, and its record into the folder. What breaks a run is its result: ``failed``, with a reason.
+
+    Raises:
+        torch.OutOfMemoryError: a GPU whose memory does not hold the run; it stays to be run.
+    """
     from learn.trainer import LeanTrainer  # verl takes seconds to import: not for tables and help
 
     torch.set_num_threads(1)
@@ -39,6 +43,8 @@ def perform(run: Run, folder: Path, models: Path) -> Record:
     begin = time.monotonic()
     try:
         record: Record = {"status": DONE, **LeanTrainer(run, models).fit()}
+    except torch.OutOfMemoryError:
+        raise  # no result of the run, but of how many share a card
     except (ArithmeticError, RuntimeError, ValueError) as error:
         record = {"status": FAILED, "reason": f"{type(error).__name__}: {error}"}
     record |= {

@@ -58,6 +58,9 @@ COMMANDS = {
     "overhead": "make bench-overhead",
     "probe_overhead": "make bench-probes",
     "gradient_lm": "python benchmarks/gradient.py --families words --prompts 6 --pool 33 --candidates 24 --output benchmarks/results/gradient_lm.json",
+    "gradient_lm_totals": "python benchmarks/gradient.py --device cuda --families totals --prompts 6 --pool 33 --candidates 24 "
+    "--output benchmarks/results/gradient_lm_totals.json",
+    "gpu": "python benchmarks/gpu/run.py --passes cached cached@96 packed@96 flex",
     "openrlhf_passes": ".venv-openrlhf/bin/python benchmarks/openrlhf_passes.py",
     "openrlhf_step": ".venv-openrlhf/bin/python benchmarks/openrlhf_step.py",
     "step_share": "rredcot demo --out demo_output && python benchmarks/step_share.py demo_output/rredcot/tensorboard",

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from rredcot_plugin.probes.attention_hook import AttentionCall, AttentionResult, override_attention
 from rredcot_plugin.probes.capture import CapturedTrunk, RowSpan, trunk_slices
-from rredcot_plugin.probes.fork_attention import GROUP_SIZE, fork_attention, plan_fork
+from rredcot_plugin.probes.fork_attention import fork_attention, plan_fork
 from rredcot_plugin.probes.layout import ProbeLayout, filler_layout
 from rredcot_plugin.probes.log_probs import counted_rows, row_logits, selected_log_probs, sum_per_probe
 
@@ -22,7 +22,7 @@ def forward_probes(
     row_spans: Sequence[RowSpan],
     temperature: float = 1.0,
     *,
-    group_size: int = GROUP_SIZE,
+    group_size: int | None = None,
 ) -> Tensor:
     """Sum of the counted log-probs of every probe, (n,) float32, in the order given to `build_layout`.
 
@@ -38,7 +38,7 @@ def forward_probes(
         row_spans: where the unpadded tokens of each row stood in that forward; their position ids must have
             started at 0.
         temperature: divides the logits.
-        group_size: probe tokens per attention call; changes speed, not results.
+        group_size: probe tokens per attention call, None: what suits the device; changes speed, not results.
 
     Raises:
         UnsupportedModelError: not every layer was captured.
@@ -48,18 +48,17 @@ def forward_probes(
     _check_spans(layout, row_spans)
     fed = layout if layout.num_probes else filler_layout()
     device = next(iter(captured.layers.values()))[0].device
-    plan = plan_fork(fed, device, group_size)
-    fed = fed.to(device)
+    # what follows from the layout alone is worked out on the CPU: nothing here waits for the trunk's forward to end
+    plan, rows, placed = plan_fork(fed, device, group_size), counted_rows(fed), fed.to(device)
 
     def attend(call: AttentionCall) -> AttentionResult:
         trunk_kv = trunk_slices(captured.layers[call.layer], row_spans)
         out = fork_attention(call.query, call.key, call.value, trunk_kv, plan, call.options)
         return out.transpose(1, 2).contiguous(), None
 
-    rows = counted_rows(fed)
     with override_attention(model, attend):
-        logits = row_logits(model, fed.ids, fed.position_ids, rows)
-    log_probs = selected_log_probs(logits, fed.target_ids[rows], temperature)
+        logits = row_logits(model, placed.ids, placed.position_ids, rows.to(device))
+    log_probs = selected_log_probs(logits, fed.target_ids[rows].to(device), temperature)
     return sum_per_probe(log_probs, fed, rows)[: layout.num_probes]
 
 

@@ -61,12 +61,13 @@ def counted_rows(layout: ProbeLayout) -> Tensor:
 
 
 def sum_per_probe(log_probs: Tensor, layout: ProbeLayout, rows: Tensor) -> Tensor:
-    """Sum of the log-probs (len(rows),) of fed rows `rows` over each probe: (n,) in the caller's order."""
-    longest = int(layout.length.max()) if layout.num_probes else 0
+    """Sum of the log-probs (len(rows),) of fed rows `rows` over each probe: (n,) in the caller's order. The layout and
+    `rows` may stay on the CPU, where their indices are had without waiting for a device."""
+    longest, device = int(layout.length.max()) if layout.num_probes else 0, log_probs.device
     # a padded table and not an atomic add: the sum has the same rounding in every run
     table = log_probs.new_zeros((layout.num_probes, longest))
-    table[layout.probe_index()[rows], layout.token_offset()[rows]] = log_probs
+    table[layout.probe_index()[rows].to(device), layout.token_offset()[rows].to(device)] = log_probs
     sums = table.sum(dim=1)
     out = torch.empty_like(sums)
-    out[layout.order] = sums
+    out[layout.order.to(device)] = sums
     return out

@@ -14,7 +14,7 @@ from rredcot_plugin.probes.attention_hook import (
     override_attention,
 )
 from rredcot_plugin.probes.capture import RowSpan, trunk_slices
-from rredcot_plugin.probes.fork_attention import GROUP_SIZE, ForkPlan, fork_attention, plan_fork
+from rredcot_plugin.probes.fork_attention import ForkPlan, fork_attention, plan_fork
 from rredcot_plugin.probes.layout import ProbeLayout, row_spans_of
 from rredcot_plugin.probes.log_probs import counted_rows, row_logits, selected_log_probs, sum_per_probe
 from rredcot_plugin.probes.packed_rows import check_all_seen
@@ -28,7 +28,7 @@ def forward_packed(
     temperature: float = 1.0,
     *,
     trunk_rows: Tensor | None = None,
-    group_size: int = GROUP_SIZE,
+    group_size: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Trunk logits and probe log-probs from exactly one call of `model` on [row 0, row 1, ..., probes].
 
@@ -60,7 +60,8 @@ def forward_packed(
         return out.transpose(1, 2).contiguous(), None
 
     wanted = torch.arange(num_trunk, device=device) if trunk_rows is None else trunk_rows
-    counted = counted_rows(placed)
+    rows_on_cpu = counted_rows(layout)
+    counted = rows_on_cpu.to(device)
     positions = [torch.arange(row.numel(), device=device) for row in rows]
     with override_attention(model, attend):
         logits = row_logits(
@@ -71,7 +72,7 @@ def forward_packed(
         )
     check_all_seen(seen, num_layers)
     log_probs = selected_log_probs(logits[wanted.numel() :], placed.target_ids[counted], temperature)
-    return logits[: wanted.numel()], sum_per_probe(log_probs, placed, counted)
+    return logits[: wanted.numel()], sum_per_probe(log_probs, layout, rows_on_cpu)
 
 
 def _packed_attention(call: AttentionCall, spans: Sequence[RowSpan], plan: ForkPlan) -> Tensor:

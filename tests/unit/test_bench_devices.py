@@ -1,0 +1,93 @@
+"""Benchmarks on a GPU: what can be shown of it without one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import lab.rollouts
+import learn.trainer
+import learning
+from grads.tree import inverted
+from lab.lm.tasks import LM_FAMILIES
+from lab.models import load_tokenizer
+from lab.rollouts import Actor
+from lab.tasks import FAMILIES
+from learn.runs import load
+
+from tests.unit.learning_cases import run_of, small_plan
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+def test_a_device_that_is_not_there_is_named() -> None:
+    for script in ("learning.py", "gradient.py", "fidelity.py"):
+        command = [sys.executable, str(BENCHMARKS / script), "--quick", "--device", "cuda"]
+        done = subprocess.run(
+            command, capture_output=True, text=True, env={"CUDA_VISIBLE_DEVICES": ""}, check=False
+        )
+        assert done.returncode == 1 and "--device cuda" in done.stderr and "take --device cpu" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_runs_on_a_gpu_are_runs_of_their_own() -> None:
+    plan = replace(small_plan(), device="cuda")
+    here, there = small_plan().tuning({}), plan.tuning({})
+    assert [run.device for run in there] == ["cuda"] * len(here) and "device" not in here[0].identity
+    assert not {run.file for run in here} & {run.file for run in there}
+
+
+def test_a_full_gpu_is_no_result_of_a_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 348 MiB.\nmore")
+
+    monkeypatch.setattr(learn.trainer.LeanTrainer, "__init__", full)
+    monkeypatch.setattr(sys, "argv", ["learning.py", "--quick", "--cache", str(tmp_path)])
+    with pytest.raises(
+        SystemExit, match=r"--jobs 1: .*take fewer, the same command goes on .*Tried to allocate 348 MiB\.\)"
+    ):
+        learning.main()
+    assert load(tmp_path / "quick", run_of("grpo")) is None and not list(tmp_path.rglob("*.json"))
+
+
+def test_counts_read_off_cumulated_probabilities_have_their_distribution() -> None:
+    torch.manual_seed(0)
+    logits, count = torch.randn(3, 9) * 2, np.array([20_000, 1, 40_000])
+    logits[0, 4] = -torch.inf
+    parent, token, taken = inverted(logits, count, np.random.default_rng(0))
+    assert [int(taken[parent == row].sum()) for row in range(3)] == count.tolist()
+    assert not ((parent == 0) & (token == 4)).any()
+    for row in (0, 2):
+        found = np.zeros(9)
+        found[token[parent == row]] = taken[parent == row] / count[row]
+        expected = logits[row].double().softmax(-1).numpy()
+        assert (np.abs(found - expected) < 5 * np.sqrt(expected / count[row]) + 1e-12).all()
+    again = inverted(logits, count, np.random.default_rng(0))
+    assert all((one == other).all() for one, other in zip((parent, token, taken), again, strict=True))
+
+
+def test_the_sandbox_is_asked_ahead_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    family = LM_FAMILIES["functions"]
+    [question] = family.problems("val", 1, 1)
+    asked: list[str] = []
+    counted = replace(family, accepts=lambda _, code: asked.append(code) is None)
+    monkeypatch.setattr(lab.rollouts.Actor, "text", lambda _, tokens: f"def f(xs): return {tokens[0]}")
+    actor = Actor(counted, None, None)
+    actor.judge_ahead([question, question], [[[1], [2]], [[3]]])
+    assert sorted(asked) == [f"def f(xs): return {i}" for i in (1, 2, 3)]
+    sums = Actor(
+        replace(FAMILIES["sums"], accepts=lambda *_: asked.append("") is None), None, load_tokenizer("demo")
+    )
+    sums.judge_ahead([question], [[[1]]])
+    assert len(asked) == 3, "an answer in words takes no time"
