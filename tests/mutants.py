@@ -56,7 +56,7 @@ REPLAY = "contract/test_replay.py::test_"
 FIELDS, OPTIONS, NAMES = "contract/test_engine.py", "contract/test_verl_options.py", "contract/test_names.py"
 EVERY_ROW = steps("a_step_gives_every_row_the_credit_of_its_own_tokens")
 SESSIONS = steps("outputs_with_rewritten_contexts_have_the_credit_of_one_trace")
-TURNS = "contract/test_sessions.py::test_"
+OUTPUTS = "contract/test_sessions.py::test_"
 REJECTED = steps("a_rejected_last_output_earns_its_session_nothing_as_in_verls_grpo")
 CRITIC = steps("a_critics_values_are_read_where_they_belong")
 RESUMED = steps("a_resumed_run_goes_on_as_an_uninterrupted_one")
@@ -133,8 +133,8 @@ MUTANTS = (
     Mutant("later passes attribute again", VERL + "runner.py", "(transfer_fields.BACKEND, transfer_fields.ATTRIBUTION, transfer_fields.SQUARES)", "(transfer_fields.BACKEND, transfer_fields.SQUARES)", steps("attribution_is_asked_of_every_row_and_read_by_its_own")),
     Mutant("the step before is credited again", VERL + "runner.py", "        self.state = None\n        kl_in_reward", "        kl_in_reward", steps("advantages_without_a_log_prob_pass_are_refused")),
     Mutant("the critic learns advantages", VERL + "runner.py", "onto_rows(returns,", "onto_rows(credit.advantages,", CRITIC),
-    Mutant("the state of another step is saved", VERL + "trainer.py", 'f"global_step_{self.global_steps}"))', 'f"global_step_{self.global_steps - 1}"))', RESUMED),
-    Mutant("a path to resume from is ignored", VERL + "trainer.py", 'trainer.resume_mode == "resume_path"', "False", RESUMED),
+    Mutant("the state of another step is saved", VERL + "checkpoints.py", 'f"global_step_{trainer.global_steps}"))', 'f"global_step_{trainer.global_steps - 1}"))', RESUMED),
+    Mutant("a path to resume from is ignored", VERL + "checkpoints.py", 'config.resume_mode == "resume_path"', "False", RESUMED),
     Mutant("probes after the weights are restored", VERL + "trainer.py", "bases = (RRedCoTTrainerMixin, trainer, RRedCoTLogProbPass)", "bases = (RRedCoTTrainerMixin, RRedCoTLogProbPass, trainer)", steps("probes_and_old_log_probs_are_those_of_the_same_weights")),
     Mutant("continuations never run", VERL + "trainer.py", "self.rredcot.on_sampled()  # before", "pass  # before", CONTINUATIONS),
     Mutant("answers of other rows", VERL + "exchange.py", "for row in own]) for own", "for row in range(len(own))]) for own", EVERY_ROW),
@@ -153,18 +153,18 @@ MUTANTS = (
     Mutant("a session that lost its end earns", VERL + "tokens.py", "torch.where(kept[:, None], rows, 0.0)", "rows", REJECTED),
     Mutant("outputs stand without a column between", VERL + "session_plane.py", "accumulate((length + 1 for", "accumulate((length for", (FIELDS + "::test_every_output_has_its_own_columns_back_and_padding_nothing",)),
     Mutant("probes after the first prompt of a session", "adapter/probe_plan.py", "len(outputs[i].prompt) + column", "len(outputs[0].prompt) + column", ("unit/test_output_cuts.py",)),
-    Mutant("a prefix reaches over outputs", "adapter/probe_plan.py", "if 0 < earlier < count else 0", "if False else 0", ("unit/test_output_cuts.py",)),
+    Mutant("a prefix reaches over outputs", "adapter/probe_plan.py", "_prefixes(rows, row, [outputs[i].start for i in own]", "_prefixes(rows, row, [0 for i in own]", ("unit/test_output_cuts.py",)),
     Mutant("segments reach over outputs", "adapter/output_cuts.py", "& (_before(ids, ids) == ids)", "& False", SESSIONS),
-    Mutant("GRPO is cut at outputs", "adapter/output_cuts.py", "or is_grpo(config)", "or False", (TURNS + "a_session_whose_last_row_was_aborted_earns_nothing_and_counts_for_its_group",)),
-    Mutant("penalties of earlier outputs are lost", VERL + "credit.py", "penalties_of(now - fit_width(state.copies, now))", "torch.zeros_like(now)", (TURNS + "a_penalty_on_any_row_of_a_session_stays_on_its_tokens",)),
+    Mutant("GRPO is cut at outputs", "adapter/output_cuts.py", "or is_grpo(config)", "or False", (OUTPUTS + "a_session_whose_last_row_was_aborted_earns_nothing_and_counts_for_its_group",)),
+    Mutant("penalties of earlier outputs are lost", VERL + "credit.py", "penalties_of(now - fit_width(state.copies, now))", "torch.zeros_like(now)", (OUTPUTS + "a_penalty_on_any_row_of_a_session_stays_on_its_tokens",)),
     Mutant("a reward on the first token of its segment", VERL + "tokens.py", 'reduce="amax"', 'reduce="amin"', (NAMES + "::test_rewards_stand_on_the_last_token_of_their_segment",)),
-    Mutant("rewards of tool output are lost", VERL + "batch.py", "torch.where(mask.any(1, keepdim=True), stray, 0.0)", "0.0 * stray", READ),
+    Mutant("rewards of tool output are lost", VERL + "batch.py", "scatter_add(1, before, stray)", "scatter_add(1, before, 0.0 * stray)", READ),
     Mutant("log-probs of the rollout engine for the actor's", VERL + "batch.py", '{"old_log_probs": "log_probs"', '{"rollout_log_probs": "log_probs"', steps("signals_are_the_actors_and_keep_their_names")),
     Mutant("squares are not read", VERL + "batch.py", ', transfer_fields.SUM_PI_SQUARED: "sum_pi_squared"}', "}", steps("squares_of_probabilities_are_asked_for_and_read_by_row")),
     Mutant("some rows are the first ones", VERL + "batch.py", "[self.keys[i] for i in index]", "self.keys[: len(index)]", READ),
     Mutant("a recorded NaN stays", VERL + "batch.py", ".float().nan_to_num(0.0, 0.0, 0.0)", ".float()", READ),
     Mutant("Monte-Carlo values by position", VERL + "monte_carlo.py", "self._values.get(name)", "list(self._values.values())[i]", CONTINUATIONS),
-    Mutant("a failed continuation earns 0", VERL + "continuations.py", 'return float("nan")', "return 0.0", steps("a_failed_continuation_is_missing_and_not_a_value_of_0")),
+    Mutant("a failed continuation earns 0", VERL + "continuations.py", 'tally.failures.append(error)\n                        return float("nan")', "return 0.0", steps("a_failed_continuation_is_missing_and_not_a_value_of_0")),
     Mutant("a continuation is scored without its prefix", VERL + "continuations.py", "[*state.prefix, *output.token_ids], fields", "[*output.token_ids], fields", CONTINUATIONS),
     Mutant("all samples of a state are one", VERL + "continuations.py", "repr((seed, step, list(ids), sample))", "repr((seed, step, list(ids)))", (CONTINUED,)),
     Mutant("tool output is continued", VERL + "continuations.py", "return _is_one_turn(rows, row)", "return True", (CONTINUED,)),

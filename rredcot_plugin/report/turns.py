@@ -7,12 +7,15 @@ import re
 from rredcot_plugin.report.fold import folded
 from rredcot_plugin.report.text import escape, readable_prompt, signed
 from rredcot_plugin.report.traces import ScoredSegment, Trace
+from rredcot_plugin.text.tool_calls import CALLS
 
 OBSERVATION_BUDGET = 300
 """Characters of an observation before its middle is folded away."""
 
-CALL = re.compile(r"<tool_call>.*?(?:</tool_call>|\Z)", re.DOTALL)
-"""A tool call as most chat templates write it."""
+CALL = re.compile(
+    "|".join(rf"{re.escape(opens)}.*?(?:{re.escape(closes)}|\Z)" for opens, closes in CALLS), re.DOTALL
+)
+"""A tool call, to the end of the text where it is not closed."""
 
 
 def turn_credit(trace: Trace, turn: int) -> float:

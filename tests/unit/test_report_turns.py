@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import io
 import json
 import re
@@ -18,6 +19,7 @@ from rredcot_plugin.report import terminal
 from rredcot_plugin.report.html import render_trace
 from rredcot_plugin.report.traces import read_trace
 from rredcot_plugin.report.turns import turn_credit
+from rredcot_plugin.text.tool_calls import CALLS
 from tests.unit.report_runs import ATTACK
 from tests.unit.test_dump import BYTES
 
@@ -70,6 +72,14 @@ def test_the_page_shows_turns_calls_and_answers_and_obeys_none_of_them() -> None
     assert "<script" not in page
     assert "<img" not in page
     assert "alert(&quot;1&quot;)" in page
+
+
+@pytest.mark.parametrize(("opens", "closes"), CALLS)
+@pytest.mark.parametrize("closed", [True, False])
+def test_calls_of_every_format_stand_out(opens: str, closes: str, closed: bool) -> None:
+    call = f"{opens}f(){closes}" if closed else f"{opens}f( so"
+    page = render_trace(read_trace(record(f"ask {call} so" if closed else f"ask {call}")))
+    assert f'<span class="tool-call"><span class="part">{html.escape(call)}</span></span>' in page
 
 
 def test_a_long_answer_is_folded() -> None:
