@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -50,7 +51,7 @@ class Actor:
         cores; ``family.reward`` knows them from here on."""
         if self.family.whole:
             asked = [(q, self.text(tokens)) for q, own in zip(questions, responses, strict=True) for tokens in own]
-            with ThreadPoolExecutor() as pool:
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
                 list(pool.map(lambda pair: self.family.reward(*pair), asked))
 
     def text(self, tokens: list[int]) -> str:
