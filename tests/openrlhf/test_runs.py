@@ -21,6 +21,39 @@ def dumped(folder: Path, step: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
+PACKED_ROWS = ("--ds.packing_samples", "--ds.attn_implementation", "sdpa_flash_attention")
+TWO_RANKS = ("--actor.num_gpus_per_node", "2", "--ref.num_gpus_per_node", "2")
+PASSES = {
+    "cached": (),
+    "cached, packed rows": ("--algo.rredcot.probe_backend", "cached", *PACKED_ROWS),
+    "packed": ("--algo.rredcot.probe_backend", "packed"),
+    "packed, packed rows": ("--algo.rredcot.probe_backend", "packed", *PACKED_ROWS),
+    "batched, ZeRO-3": ("--algo.rredcot.probe_backend", "batched", "--ds.zero_stage", "3", *TWO_RANKS),
+    "ring": ("--ds.ring_attn_size", "2", *TWO_RANKS, *PACKED_ROWS),
+    "tensor parallel": ("--ds.tensor_parallel_size", "2", *TWO_RANKS),
+}
+COMPARED = ("rredcot/value/raw/mean", "rredcot/credit/abs_delta/mean", "actor_grad_norm")
+BFLOAT16 = 2e-2
+"""Relative, of models cut by tensor parallelism, which DeepSpeed does in that type only."""
+
+
+def test_every_backend_gives_the_same_however_rows_and_model_are_cut(tmp_path: Path) -> None:
+    """``baseline: token`` lets every signal of the pass into the gradient."""
+    found = {}
+    for name, words in PASSES.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        given = ("--algo.advantage.estimator", "rredcot", "--algo.rredcot.baseline", "token", *words)
+        log = run(folder, *given, "--data.max_samples", "8")
+        assert "probes of this model run as rows of their own" not in log
+        assert max(map(abs, numbers(log, "vllm_kl"))) < 1e-3  # log-probs of tokens are those of the engine
+        found[name] = [numbers(log, metric)[0] for metric in COMPARED]
+    assert found["cached"][0] > 0
+    for name, own in found.items():
+        tolerance = BFLOAT16 if name == "tensor parallel" else 1e-4
+        assert own == pytest.approx(found["cached"], rel=tolerance), name
+
+
 @pytest.mark.parametrize("estimator", ["rredcot", "group_norm"])
 def test_it_learns(tmp_path: Path, estimator: str) -> None:
     """The same eight questions sixteen times over: what a step of them is worth stands out of the noise of sampling."""
@@ -91,39 +124,6 @@ def test_a_weight_sync_that_fails_ends_the_run_with_the_cause(tmp_path: Path) ->
     log = run(tmp_path, *words, code=1, changed=changed)
     assert "the receiver cannot take these weights" in log
     assert not numbers(log, "rollout/reward_mean")  # no step went on with the old weights
-
-
-PACKED_ROWS = ("--ds.packing_samples", "--ds.attn_implementation", "sdpa_flash_attention")
-TWO_RANKS = ("--actor.num_gpus_per_node", "2", "--ref.num_gpus_per_node", "2")
-PASSES = {
-    "cached": (),
-    "cached, packed rows": ("--algo.rredcot.probe_backend", "cached", *PACKED_ROWS),
-    "packed": ("--algo.rredcot.probe_backend", "packed"),
-    "packed, packed rows": ("--algo.rredcot.probe_backend", "packed", *PACKED_ROWS),
-    "batched, ZeRO-3": ("--algo.rredcot.probe_backend", "batched", "--ds.zero_stage", "3", *TWO_RANKS),
-    "ring": ("--ds.ring_attn_size", "2", *TWO_RANKS, *PACKED_ROWS),
-    "tensor parallel": ("--ds.tensor_parallel_size", "2", *TWO_RANKS),
-}
-COMPARED = ("rredcot/value/raw/mean", "rredcot/credit/abs_delta/mean", "actor_grad_norm")
-BFLOAT16 = 2e-2
-"""Relative, of models cut by tensor parallelism, which DeepSpeed does in that type only."""
-
-
-def test_every_backend_gives_the_same_however_rows_and_model_are_cut(tmp_path: Path) -> None:
-    """``baseline: token`` lets every signal of the pass into the gradient."""
-    found = {}
-    for name, words in PASSES.items():
-        folder = tmp_path / name
-        folder.mkdir()
-        given = ("--algo.advantage.estimator", "rredcot", "--algo.rredcot.baseline", "token", *words)
-        log = run(folder, *given, "--data.max_samples", "8")
-        assert "probes of this model run as rows of their own" not in log
-        assert max(map(abs, numbers(log, "vllm_kl"))) < 1e-3  # log-probs of tokens are those of the engine
-        found[name] = [numbers(log, metric)[0] for metric in COMPARED]
-    assert found["cached"][0] > 0
-    for name, own in found.items():
-        tolerance = BFLOAT16 if name == "tensor parallel" else 1e-4
-        assert own == pytest.approx(found["cached"], rel=tolerance), name
 
 
 def test_the_values_of_a_critic_train(tmp_path: Path) -> None:
