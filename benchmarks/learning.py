@@ -28,7 +28,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
-from lab.devices import check_device
+from lab.devices import CPU, check_device
 from learn.arguments import add_choices, add_running
 from learn.curves import Curves, collect, pace_of
 from learn.execute import execute, known_records, perform
@@ -91,9 +91,14 @@ def plan_of(args: argparse.Namespace) -> Plan:
     """Families, systems, rates, seeds and sizes that the arguments ask for.
 
     Raises:
-        ValueError: an unknown system, or an option of one that is none.
+        ValueError: an unknown system, an option of one that is none, or a device that a part of the plan does not know.
     """
     systems = choose(args.systems, [parse_system(words) for words in args.system])
+    if args.device != CPU and (args.against_verl or any(system.needs_reward_model for system in systems)):
+        part = "--against-verl" if args.against_verl else "the reward model of red"
+        raise ValueError(
+            f"--device {args.device}: {part} runs on the CPU alone; choose --systems without, or --device cpu"
+        )
     sizes = replace(BATCHES[args.batch], clean_steps=args.clean_steps)
     rates = RATES[args.batch] if args.rates is None else tuple(args.rates)
     tuning = TUNING_SEEDS[args.batch] if args.tuning_seeds is None else tuple(args.tuning_seeds)

@@ -30,13 +30,23 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 def test_a_device_that_is_not_there_is_named() -> None:
-    for script in ("learning.py", "gradient.py", "fidelity.py"):
-        command = [sys.executable, str(BENCHMARKS / script), "--quick", "--device", "cuda"]
+    for script, more in (("learning.py", ["--systems", "grpo"]), ("gradient.py", []), ("fidelity.py", [])):
+        command = [sys.executable, str(BENCHMARKS / script), "--quick", "--device", "cuda", *more]
         done = subprocess.run(
             command, capture_output=True, text=True, env={"CUDA_VISIBLE_DEVICES": ""}, check=False
         )
         assert done.returncode == 1 and "--device cuda" in done.stderr and "take --device cpu" in done.stderr
         assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("asked", [["--against-verl"], ["--systems", "grpo", "red"]])
+def test_what_knows_no_gpu_is_refused(
+    asked: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["learning.py", "--device", "cuda", *asked])
+    with pytest.raises(SystemExit, match="2"):
+        learning.parse_arguments()
+    assert "--device cuda: " in capsys.readouterr().err
 
 
 def test_runs_on_a_gpu_are_runs_of_their_own() -> None:
