@@ -192,16 +192,10 @@ def main() -> None:
         show(name, summary, list(credits.weights))
         # written after every family, so that an interrupted run leaves what it has, and says which families
         settings = {"sizes": asdict(sizes), "training": asdict(training), "target": TARGET, "families": list(raw)}
+        settings["device"] = processor(args.device, "cpu")
         spent = {"cpu_seconds": time.process_time() - begin}
         first = headline(summary, list(raw))
-        write_record(
-            args.output,
-            settings | spent | {"device": processor(args.device, "cpu")},
-            first | summary,
-            raw,
-            seeds=[sizes.seed],
-            shown=list(first),
-        )
+        write_record(args.output, settings | spent, first | summary, raw, seeds=[sizes.seed], shown=list(first))
         draw(picture_of(args.output), summary, list(raw), list(credits.weights))
 
 

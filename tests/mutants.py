@@ -194,12 +194,16 @@ def copy_of_package(folder: Path) -> None:
 def plant(mutant: Mutant, folder: Path) -> None:
     """Raises ``ValueError`` if the text to change is not there once."""
     path = folder / "rredcot_plugin" / mutant.file
-    text = path.read_text()
+    path.write_text(planted(mutant, path.read_text()))
+
+
+def planted(mutant: Mutant, text: str) -> str:
+    """The text of its file with the bug; ``ValueError`` if what it changes is not there once."""
     if text.count(mutant.right) != 1:
         raise ValueError(
             f"{mutant.name}: expected {mutant.right!r} once in {mutant.file}, got {text.count(mutant.right)}"
         )
-    path.write_text(text.replace(mutant.right, mutant.wrong))
+    return text.replace(mutant.right, mutant.wrong)
 
 
 def fails(tests: Iterable[str], folder: Path) -> bool:

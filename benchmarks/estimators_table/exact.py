@@ -96,9 +96,9 @@ class Found:
     @property
     def degrees(self) -> float:
         """Angle of E ĝ and g."""
-        behind = float(self.mean @ self.gradient) < 0
+        backwards = float(self.mean @ self.gradient) < 0
         angle = math.degrees(math.asin(min(self.off, 1.0)))
-        return 180 - angle if behind else angle
+        return 180 - angle if backwards else angle
 
     @property
     def signal(self) -> float:

@@ -1,4 +1,4 @@
-"""A training step of the benchmark, and the calibrators that its past has left behind."""
+"""A training step of the benchmark, and the calibrators as the steps before it left them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LATER: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Step:
-    """A training step: rows in the order of prompts × group, what the past left behind, and the truth about it."""
+    """A training step: rows in the order of prompts × group, calibrators as the past left them, and the truth about it."""
 
     rows: PromptedRollouts
     segments: Segments

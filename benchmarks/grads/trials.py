@@ -1,4 +1,4 @@
-"""Ideas that the package does not have, or has behind another key, in the form of ``methods``."""
+"""Ideas that the package does not have, or has under another key, in the form of ``methods``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PIECE_TOKENS = 8
 
 
 def trials(step: Step, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """(B, S) of every idea that the package does not have, or has behind another key."""
+    """(B, S) of every idea that the package does not have, or has under another key."""
     return (
         _scaled(step, values["value"])
         | _other_baselines(step, values)
@@ -92,8 +92,8 @@ def _rest_of_answer(step: Step, values: torch.Tensor, lam: float) -> torch.Tenso
     the trace falls out of the sum."""
     count = step.segments.num_segments
     last = redistribute(values, step.outcomes, count).gather(1, (count - 1).clamp(min=0)[:, None])
-    behind = (count[:, None] - 1 - torch.arange(values.shape[1])).clamp(min=0)
-    return torch.where(step.segments.exists, (1 - lam**behind) * last, 0.0)
+    following = (count[:, None] - 1 - torch.arange(values.shape[1])).clamp(min=0)
+    return torch.where(step.segments.exists, (1 - lam**following) * last, 0.0)
 
 
 def _with_prior(values: torch.Tensor, prior: torch.Tensor) -> torch.Tensor:

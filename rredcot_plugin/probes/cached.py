@@ -49,7 +49,7 @@ def forward_probes(
     fed = layout if layout.num_probes else filler_layout()
     device = next(iter(captured.layers.values()))[0].device
     # what follows from the layout alone is worked out on the CPU: nothing here waits for the trunk's forward to end
-    plan, rows, placed = plan_fork(fed, device, group_size), counted_rows(fed), fed.to(device)
+    plan, rows = plan_fork(fed, device, group_size), counted_rows(fed)
 
     def attend(call: AttentionCall) -> AttentionResult:
         trunk_kv = trunk_slices(captured.layers[call.layer], row_spans)
@@ -57,7 +57,7 @@ def forward_probes(
         return out.transpose(1, 2).contiguous(), None
 
     with override_attention(model, attend):
-        logits = row_logits(model, placed.ids, placed.position_ids, rows.to(device))
+        logits = row_logits(model, fed.ids.to(device), plan.position, rows.to(device))
     log_probs = selected_log_probs(logits, fed.target_ids[rows].to(device), temperature)
     return sum_per_probe(log_probs, fed, rows)[: layout.num_probes]
 

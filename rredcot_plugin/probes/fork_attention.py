@@ -1,9 +1,9 @@
 """Attention of probe tokens: each sees its row's trunk up to its limit, and its own probe so far.
 
 Probes are sorted by limit and asked in groups; a group reads trunk keys only up to its largest limit (and, in
-sliding-window layers, from its smallest position minus the window). On a CPU small groups halve the work against one
-call over the whole trunk; a GPU needs large ones to be busy. The masks of all groups, probe tokens x trunk in total, are made in
-the first layer and kept for the others: with `max_segments` fixed, memory stays linear in the trunk.
+sliding-window layers, from its smallest position minus the window). On a CPU small groups halve the work against
+one call over the whole trunk; a GPU needs large ones to be busy. The masks of all groups, probe tokens x trunk in
+total, are made in the first layer and kept for the others: with `max_segments` fixed, memory stays linear in the trunk.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def forward_packed(
     """
     spans = row_spans_of([row.numel() for row in rows])
     device, num_trunk = rows[0].device, spans[-1][2]
-    plan, placed = plan_fork(layout, device, group_size), layout.to(device)
+    plan, probe_rows = plan_fork(layout, device, group_size), counted_rows(layout)
     num_layers = count_attention_layers(model)
     seen: set[int] = set()
 
@@ -60,19 +60,17 @@ def forward_packed(
         return out.transpose(1, 2).contiguous(), None
 
     wanted = torch.arange(num_trunk, device=device) if trunk_rows is None else trunk_rows
-    rows_on_cpu = counted_rows(layout)
-    counted = rows_on_cpu.to(device)
     positions = [torch.arange(row.numel(), device=device) for row in rows]
     with override_attention(model, attend):
         logits = row_logits(
             model,
-            torch.cat([*rows, placed.ids]),
-            torch.cat([*positions, placed.position_ids]),
-            torch.cat([wanted, counted + num_trunk]),
+            torch.cat([*rows, layout.ids.to(device)]),
+            torch.cat([*positions, plan.position]),
+            torch.cat([wanted, probe_rows.to(device) + num_trunk]),
         )
     check_all_seen(seen, num_layers)
-    log_probs = selected_log_probs(logits[wanted.numel() :], placed.target_ids[counted], temperature)
-    return logits[: wanted.numel()], sum_per_probe(log_probs, layout, rows_on_cpu)
+    log_probs = selected_log_probs(logits[wanted.numel() :], layout.target_ids[probe_rows].to(device), temperature)
+    return logits[: wanted.numel()], sum_per_probe(log_probs, layout, probe_rows)
 
 
 def _packed_attention(call: AttentionCall, spans: Sequence[RowSpan], plan: ForkPlan) -> Tensor:

@@ -19,7 +19,6 @@ import learn.trainer
 import learning
 from grads.tree import inverted
 from lab.lm.tasks import LM_FAMILIES
-from lab.models import load_tokenizer
 from lab.rollouts import Actor
 from lab.tasks import FAMILIES
 from learn.runs import load
@@ -56,9 +55,7 @@ def test_runs_on_a_gpu_are_runs_of_their_own() -> None:
     assert not {run.file for run in here} & {run.file for run in there}
 
 
-def test_a_full_gpu_is_no_result_of_a_run(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_full_gpu_is_no_result_of_a_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def full(*_: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 348 MiB.\nmore")
 
@@ -96,8 +93,6 @@ def test_the_sandbox_is_asked_ahead_and_once(monkeypatch: pytest.MonkeyPatch) ->
     actor = Actor(counted, None, None)
     actor.judge_ahead([question, question], [[[1], [2]], [[3]]])
     assert sorted(asked) == [f"def f(xs): return {i}" for i in (1, 2, 3)]
-    sums = Actor(
-        replace(FAMILIES["sums"], accepts=lambda *_: asked.append("") is None), None, load_tokenizer("demo")
-    )
+    sums = Actor(replace(FAMILIES["sums"], accepts=lambda *_: asked.append("") is None), None, None)
     sums.judge_ahead([question], [[[1]]])
     assert len(asked) == 3, "an answer in words takes no time"

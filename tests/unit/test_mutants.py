@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from tests.mutants import MUTANTS, ROOT, Mutant
+from tests.mutants import MUTANTS, ROOT, Mutant, planted
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_bug_can_be_planted_and_its_tests_are_there(mutant: Mutant) -> None:
     code = (ROOT / "rredcot_plugin" / mutant.file).read_text(encoding="utf-8")
-    assert code.count(mutant.right) == 1 and mutant.wrong != mutant.right
+    assert planted(mutant, code) != code
     for test in mutant.tests:
         file, _, name = test.partition("::")
-        assert (
-            f"def {name}(" in (ROOT / "tests" / file).read_text(encoding="utf-8")
-            if name
-            else (ROOT / "tests" / file).is_file()
-        )
+        assert (f"def {name}(" if name else "def test_") in (ROOT / "tests" / file).read_text(encoding="utf-8")
 
 
 def test_names_tell_bugs_apart() -> None:
