@@ -12,6 +12,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 from rredcot_plugin.probes.attention_hook import AttentionCall, AttentionResult, override_attention
 from rredcot_plugin.probes.layout import ProbeLayout
 from rredcot_plugin.probes.log_probs import counted_rows, row_logits, selected_log_probs, sum_per_probe
+from rredcot_plugin.probes.transfer import send
 
 TRUNK = -1
 
@@ -24,8 +25,8 @@ def compiled(function: Any, device_type: str) -> Any:
 
 def flex_packed(model: nn.Module, ids: Tensor, layout: ProbeLayout) -> Tensor:
     """Log-probs of the probes (K,) from one call of `model` on [trace, probes]; no logits of the trunk."""
-    num_trunk, placed = ids.numel(), layout.to(ids.device)
-    mask = fork_mask(num_trunk, placed)
+    num_trunk, device = ids.numel(), ids.device
+    mask = fork_mask(num_trunk, layout, device)
     attend_packed = compiled(flex_attention, ids.device.type)
 
     def attend(call: AttentionCall) -> AttentionResult:
@@ -34,20 +35,22 @@ def flex_packed(model: nn.Module, ids: Tensor, layout: ProbeLayout) -> Tensor:
         )
         return out.transpose(1, 2).contiguous(), None
 
-    counted = counted_rows(placed)
-    positions = torch.cat([torch.arange(num_trunk, device=ids.device), placed.position_ids])
+    counted = counted_rows(layout)
+    positions = torch.cat([torch.arange(num_trunk, device=device), send(layout.position_ids, device)])
     with override_attention(model, attend):
-        logits = row_logits(model, torch.cat([ids, placed.ids]), positions, counted + num_trunk)
-    return sum_per_probe(selected_log_probs(logits, placed.target_ids[counted]), placed, counted)
+        fed = torch.cat([ids, send(layout.ids, device)])
+        logits = row_logits(model, fed, positions, send(counted + num_trunk, device))
+    log_probs = selected_log_probs(logits, send(layout.target_ids[counted], device))
+    return sum_per_probe(log_probs, layout, counted)
 
 
-def fork_mask(num_trunk: int, placed: ProbeLayout) -> BlockMask:
+def fork_mask(num_trunk: int, layout: ProbeLayout, device: torch.device) -> BlockMask:
     """Trunk tokens see the trunk up to themselves; a probe's see the trunk up to its limit, and their probe."""
-    device, probe = placed.ids.device, placed.probe_index()
+    probe, limit = send(layout.probe_index(), device), send(layout.limit, device)
     trunk = torch.arange(num_trunk, device=device)
-    reach = torch.cat([trunk + 1, placed.limit[probe]])
+    reach = torch.cat([trunk + 1, limit[probe]])
     chain = torch.cat([torch.full_like(trunk, TRUNK), probe])
-    total = num_trunk + placed.num_tokens
+    total = num_trunk + layout.num_tokens
 
     def visible(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         in_trunk = (chain[key] == TRUNK) & (key < reach[query])

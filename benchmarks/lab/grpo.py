@@ -1,10 +1,10 @@
-"""GRPO's advantages by verl's own function."""
+"""Advantages of GRPO and RLOO by verl's own functions."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
-from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
+from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage, compute_rloo_outcome_advantage
 
 from rredcot_plugin.types import Rollouts
 
@@ -16,5 +16,13 @@ def grpo_advantages(rollouts: Rollouts, *, deviation: bool = True) -> torch.Tens
         rollouts.response_mask.float(),
         np.array(rollouts.group_ids, dtype=object),
         norm_adv_by_std_in_grpo=deviation,
+    )[0]
+    return advantages
+
+
+def rloo_advantages(rollouts: Rollouts) -> torch.Tensor:
+    """(B, T); the reward over the mean of the group's other rollouts."""
+    advantages: torch.Tensor = compute_rloo_outcome_advantage(
+        rollouts.rewards, rollouts.response_mask.float(), np.array(rollouts.group_ids, dtype=object)
     )[0]
     return advantages

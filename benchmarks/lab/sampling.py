@@ -7,9 +7,14 @@ from typing import Any
 
 import torch
 
+from lab.devices import CPU
+from lab.graphs import decoder
+
 READ_ROWS = 64
-"""Prefixes that are read together; their copies may be ``ROWS`` at once."""
-ROWS = 512
+"""Prefixes that are read together; their copies may be ``ROWS`` at once, ``GRAPH_ROWS`` on a GPU."""
+ROWS, GRAPH_ROWS = 512, 256
+ASK_EVERY = 4
+"""Tokens after which a GPU is asked whether all rows have ended."""
 
 Prefix = tuple[int, ...]
 
@@ -28,8 +33,9 @@ def continuations(
     check_prefixes(prefixes, budgets)
     generator = torch.Generator(model.device).manual_seed(seed)
     found: list[list[list[int]]] = [[] for _ in prefixes]
-    for batch in batches_by_length(prefixes, max(1, min(READ_ROWS, ROWS // copies))):
-        sampled = _sample(model, [prefixes[i] for i in batch], [budgets[i] for i in batch], copies, generator)
+    most, sample = (ROWS, _sample) if model.device.type == CPU else (GRAPH_ROWS, sample_at_fixed_addresses)
+    for batch in batches_by_length(prefixes, max(1, min(READ_ROWS, most // copies))):
+        sampled = sample(model, [prefixes[i] for i in batch], [budgets[i] for i in batch], copies, generator)
         for i, rows in zip(batch, sampled, strict=True):
             found[i] = rows
     return found
@@ -97,5 +103,29 @@ def _sample(
             logits_to_keep=1,
         )
         cache, logits = output.past_key_values, output.logits[:, -1]
+    samples = [[token for token in row if token >= 0] for row in out.tolist()]
+    return [samples[i * copies : (i + 1) * copies] for i in range(len(prefixes))]
+
+
+def sample_at_fixed_addresses(
+    model: Any, prefixes: list[Prefix], budgets: list[int], copies: int, generator: torch.Generator
+) -> list[list[list[int]]]:
+    """The same by ``lab.graphs``: ended rows run on until all have, since a graph knows one number of rows."""
+    eos, most = model.config.eos_token_id, max(budgets)
+    tokens, mask, positions = left_padded(prefixes, model.device)
+    output = model(tokens, attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=1)
+    following = decoder(model, len(prefixes) * copies, tokens.shape[1] + most)
+    following.fill(output.past_key_values, mask, positions, copies)
+    logits = output.logits[:, -1].repeat_interleave(copies, 0)
+    budget = torch.tensor(budgets, device=model.device).repeat_interleave(copies)
+    out = torch.full((len(budget), most), -1, device=model.device)
+    running = torch.ones_like(budget, dtype=torch.bool)
+    for step in range(most):
+        chosen = torch.multinomial(logits.float().softmax(-1), 1, generator=generator)
+        out[:, step] = torch.where(running, chosen[:, 0], -1)
+        running = running & (chosen[:, 0] != eos) & (budget > step + 1)
+        if step % ASK_EVERY == 0 and not bool(running.any()):
+            break
+        logits = following(chosen)
     samples = [[token for token in row if token >= 0] for row in out.tolist()]
     return [samples[i * copies : (i + 1) * copies] for i in range(len(prefixes))]

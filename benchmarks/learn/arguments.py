@@ -16,7 +16,7 @@ from learn.systems import DEFAULT_SYSTEMS, MORE_SYSTEMS
 def add_choices(parser: argparse.ArgumentParser, families: Sequence[str], batches: Sequence[str]) -> None:
     """Families, systems, seeds, rates and sizes. ``families`` are the default's; the first of ``batches`` is the default."""
     known = ", ".join(system.name for system in (*DEFAULT_SYSTEMS, *MORE_SYSTEMS))
-    small, large, lm = batches
+    small, large, lm, lm_gpu = batches
     add = parser.add_argument
     add("--quick", action="store_true", help="tiny sizes: shows that it runs, measures nothing")
     add(
@@ -41,7 +41,7 @@ def add_choices(parser: argparse.ArgumentParser, families: Sequence[str], batche
         "--batch",
         choices=list(batches),
         help=f"rollouts per step: {small} (default), 16 in each of 120 steps, or {large}, 64 in each of 30, as verl is run, or "
-        f"{lm}, 32 in each of 40, for the families of the real language model",
+        f"{lm}, 32 in each of 40, for the families of the real language model, or {lm_gpu}, the same on a GPU with finer validations",
     )
     add(
         "--rates",

@@ -41,6 +41,7 @@ def rollouts(actor: Actor, questions: Sequence[Question], group: int, seed: int)
     """``group`` rewarded responses to each question; the question's number is the group."""
     prompts = [actor.prompt(question) for question in questions]
     found = sample(actor, prompts, [actor.family.max_response_tokens] * len(prompts), group, seed)
+    actor.judge_ahead(questions, found)
     return [
         encode(actor, question, prompt, response, f"{number}")
         for number, (question, prompt, own) in enumerate(zip(questions, prompts, found, strict=True))

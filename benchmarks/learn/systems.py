@@ -13,8 +13,15 @@ from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.values.base import calibrates, proposal_limits, scores_read
 from rredcot_plugin.values.features import NAMES
 
-GRPO, CREDIT, NO_REWARD, SHUFFLED, WHOLE = KINDS = ("grpo", "credit", "no_reward", "shuffled", "whole")
-"""verl's own advantages; ``assign_credit``; segment log-probs instead of rewards; baselines of other groups' traces;
+GRPO, RLOO, CREDIT, NO_REWARD, SHUFFLED, WHOLE = KINDS = (
+    "grpo",
+    "rloo",
+    "credit",
+    "no_reward",
+    "shuffled",
+    "whole",
+)
+"""verl's own advantages, of two estimators; ``assign_credit``; segment log-probs instead of rewards; baselines of other groups' traces;
 one baseline of least variance a trace."""
 
 SEGMENTER = "newline"
@@ -99,6 +106,7 @@ DEFAULT_SYSTEMS = (
     System("control_shuffled_values", SHUFFLED),
 )
 MORE_SYSTEMS = (
+    System("rloo", RLOO),
     System("rredcot_window4", options={"calibrate_window": FORMER_WINDOW}),
     System("rredcot_unscaled", options={"scale": "none"}),
     System("red_lam0", options={**RED, "lam": 0.0}),

@@ -12,6 +12,7 @@ from rredcot_plugin.probes.capture import CapturedTrunk, RowSpan, trunk_slices
 from rredcot_plugin.probes.fork_attention import fork_attention, plan_fork
 from rredcot_plugin.probes.layout import ProbeLayout, filler_layout
 from rredcot_plugin.probes.log_probs import counted_rows, row_logits, selected_log_probs, sum_per_probe
+from rredcot_plugin.probes.transfer import send
 
 
 @torch.no_grad()
@@ -57,8 +58,8 @@ def forward_probes(
         return out.transpose(1, 2).contiguous(), None
 
     with override_attention(model, attend):
-        logits = row_logits(model, fed.ids.to(device), plan.position, rows.to(device))
-    log_probs = selected_log_probs(logits, fed.target_ids[rows].to(device), temperature)
+        logits = row_logits(model, send(fed.ids, device), plan.position, send(rows, device))
+    log_probs = selected_log_probs(logits, send(fed.target_ids[rows], device), temperature)
     return sum_per_probe(log_probs, fed, rows)[: layout.num_probes]
 
 

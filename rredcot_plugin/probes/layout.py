@@ -9,7 +9,7 @@ fed row and nothing is ever needed from the trunk's logits.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
@@ -98,9 +98,6 @@ class ProbeLayout:
         """(P,): the place of each fed token in its probe, from 0."""
         first = self.length.cumsum(0) - self.length
         return torch.arange(self.num_tokens, device=self.row.device) - first[self.probe_index()]
-
-    def to(self, device: torch.device) -> ProbeLayout:
-        return ProbeLayout(**{field.name: getattr(self, field.name).to(device) for field in fields(self)})
 
 
 def build_layout(rows: Sequence[Sequence[ProbeSpec]], row_tokens: Sequence[Sequence[int]]) -> ProbeLayout:

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from rredcot_plugin.probes.errors import UnsupportedModelError
 from rredcot_plugin.probes.layout import ProbeLayout
+from rredcot_plugin.probes.transfer import send
 
 ROWS_PER_CHUNK = 1024
 """Rows of logits that are turned into float32 at once."""
@@ -66,8 +67,8 @@ def sum_per_probe(log_probs: Tensor, layout: ProbeLayout, rows: Tensor) -> Tenso
     longest, device = int(layout.length.max()) if layout.num_probes else 0, log_probs.device
     # a padded table and not an atomic add: the sum has the same rounding in every run
     table = log_probs.new_zeros((layout.num_probes, longest))
-    table[layout.probe_index()[rows].to(device), layout.token_offset()[rows].to(device)] = log_probs
+    table[send(layout.probe_index()[rows], device), send(layout.token_offset()[rows], device)] = log_probs
     sums = table.sum(dim=1)
     out = torch.empty_like(sums)
-    out[layout.order.to(device)] = sums
+    out[send(layout.order, device)] = sums
     return out

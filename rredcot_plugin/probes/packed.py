@@ -18,6 +18,7 @@ from rredcot_plugin.probes.fork_attention import ForkPlan, fork_attention, plan_
 from rredcot_plugin.probes.layout import ProbeLayout, row_spans_of
 from rredcot_plugin.probes.log_probs import counted_rows, row_logits, selected_log_probs, sum_per_probe
 from rredcot_plugin.probes.packed_rows import check_all_seen
+from rredcot_plugin.probes.transfer import send
 from rredcot_plugin.probes.trunk_attention import trunk_attention
 
 
@@ -64,12 +65,14 @@ def forward_packed(
     with override_attention(model, attend):
         logits = row_logits(
             model,
-            torch.cat([*rows, layout.ids.to(device)]),
+            torch.cat([*rows, send(layout.ids, device)]),
             torch.cat([*positions, plan.position]),
-            torch.cat([wanted, probe_rows.to(device) + num_trunk]),
+            torch.cat([wanted, send(probe_rows, device) + num_trunk]),
         )
     check_all_seen(seen, num_layers)
-    log_probs = selected_log_probs(logits[wanted.numel() :], layout.target_ids[probe_rows].to(device), temperature)
+    log_probs = selected_log_probs(
+        logits[wanted.numel() :], send(layout.target_ids[probe_rows], device), temperature
+    )
     return logits[: wanted.numel()], sum_per_probe(log_probs, layout, probe_rows)
 
 

@@ -20,8 +20,11 @@ import learning
 from grads.tree import inverted
 from lab.lm.tasks import LM_FAMILIES
 from lab.rollouts import Actor
+from lab.sampling import _sample, sample_at_fixed_addresses
 from lab.tasks import FAMILIES
+from learn.fast_sampling import folded
 from learn.runs import load
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.unit.learning_cases import run_of, small_plan
 
@@ -66,6 +69,30 @@ def test_a_full_gpu_is_no_result_of_a_run(monkeypatch: pytest.MonkeyPatch, tmp_p
     ):
         learning.main()
     assert load(tmp_path / "quick", run_of("grpo")) is None and not list(tmp_path.rglob("*.json"))
+
+
+def test_sampling_at_fixed_addresses_is_sampling() -> None:
+    """All but the capture itself, which needs a GPU: every call fills the same tables again, with rows to spare."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        hidden_size=48, intermediate_size=96, num_hidden_layers=3, num_attention_heads=6, num_key_value_heads=2,
+        vocab_size=97, tie_word_embeddings=True, eos_token_id=5,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config).eval()
+    model.model.embed_tokens.weight.data *= 300  # so sharp that all draws agree
+    prefixes, budgets = [(1, 2, 3), (9, 8, 7, 6, 1, 4, 3), (11,), (9, 8, 7)], [20, 50, 40, 1]
+    [[row], *_] = _sample(model, prefixes, budgets, 1, torch.Generator())
+    model.config.eos_token_id = row[7]
+    for order in (slice(None), slice(None, None, -1)):
+        asked = prefixes[order], budgets[order], 3
+        with torch.inference_mode():
+            expected = _sample(model, *asked, torch.Generator().manual_seed(0))
+            found = sample_at_fixed_addresses(model, *asked, torch.Generator().manual_seed(1))
+            with folded(model):
+                again = sample_at_fixed_addresses(model, *asked, torch.Generator().manual_seed(2))
+        assert found == expected and again == expected
+        lengths = [len(own[0]) for own in found][order]
+        assert lengths[0] < 20 and lengths[-1] == 1 and max(lengths) > 20
 
 
 def test_counts_read_off_cumulated_probabilities_have_their_distribution() -> None:

@@ -212,19 +212,6 @@ def test_a_sharded_model_is_reached_through_its_wrapper(tmp_path: Path, attentio
             close(probe_log_probs(model, TRACE, [5, 40], PROBES, backend), expected)
 
 
-def test_no_probe_waits_for_the_device() -> None:
-    # tensors on "meta" have no values: whatever would have to read one fails, where on a GPU it would wait
-    with torch.device("meta"):
-        model = tiny_model("qwen3")
-        rows = [torch.tensor(tokens) for tokens in ROW_TOKENS]
-        mask = torch.zeros((1, 1, 1, 1), dtype=torch.bool)
-    layout = build_layout([[(3, [1, 2], 0), (5, [4, 5, 6], 1)], *[[] for _ in rows[1:]]], ROW_TOKENS)
-    with capture_trunk(model) as captured:
-        model(input_ids=rows[0][None], attention_mask=mask, use_cache=False)
-    assert forward_probes(model, captured, layout, [(0, 0, len(ROW_TOKENS[0]))]).shape == (2,)
-    assert forward_packed(model, rows, layout)[1].shape == (2,)
-
-
 def test_groups_suit_the_device() -> None:
     layout = build_layout([[(10, [1] * 16, 0)] * 128], [list(range(20))])
     sizes = {
