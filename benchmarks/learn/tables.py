@@ -168,7 +168,11 @@ def _marks(name: str) -> tuple[str, str]:
 def draw(output: Path, found: Found) -> None:
     """A row per family: mean held-out accuracy over steps, seconds and generated tokens, with 95% intervals; over seconds
     only what ran on GRPO's kind of processor."""
-    axes_names = {"step": "steps", "seconds": "seconds of one core", "tokens": "generated tokens"}
+    on_gpu = any(
+        "NVIDIA" in cpu for systems in found.values() for curves in systems.values() for cpu in curves.cpus
+    )
+    clock = "seconds of a shared GPU" if on_gpu else "seconds of one core"
+    axes_names = {"step": "steps", "seconds": clock, "tokens": "generated tokens"}
     names = list(dict.fromkeys(name for systems in found.values() for name in systems))
     figure, axes = plt.subplots(
         len(found), 3, figsize=(14, 3.6 * len(found)), squeeze=False, sharey="row", layout="constrained"

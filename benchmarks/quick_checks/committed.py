@@ -60,7 +60,10 @@ COMMANDS = {
     "gradient_lm": "python benchmarks/gradient.py --families words --prompts 6 --pool 33 --candidates 24 --output benchmarks/results/gradient_lm.json",
     "gradient_lm_totals": "python benchmarks/gradient.py --device cuda --families totals --prompts 6 --pool 33 --candidates 24 "
     "--output benchmarks/results/gradient_lm_totals.json",
-    "gpu": "python benchmarks/gpu/run.py --passes cached cached@96 packed@96 flex",
+    "learning_lm_gpu": "python benchmarks/learning.py --batch lm_gpu --device cuda --families words "
+    "--systems grpo rredcot trace_baseline --rates 1e-5 --seeds 0 1 2 3 4 --jobs 5",
+    "gpu": "python benchmarks/gpu/run.py --passes cached packed",
+    "gpu_groups": "python benchmarks/gpu/run.py --passes cached@96 cached packed@96 flex --output benchmarks/results/gpu_groups.json",
     "openrlhf_passes": ".venv-openrlhf/bin/python benchmarks/openrlhf_passes.py",
     "openrlhf_step": ".venv-openrlhf/bin/python benchmarks/openrlhf_step.py",
     "step_share": "rredcot demo --out demo_output && python benchmarks/step_share.py demo_output/rredcot/tensorboard",

@@ -22,7 +22,7 @@ GROUP_SIZE = {"cpu": 96}
 """Queries a group, by type of device: on CPU 48 to 128 are equally fast within 10%, 12 and 256 up to 40% slower."""
 OTHER_GROUP_SIZE = 1024
 """On other devices: 64 probes of 16 tokens after 16,384 cost an H100 1.19 times the plain pass of a 4B model, in groups of
-96 1.47 times (benchmarks/results/gpu.json)."""
+96 1.47 times (benchmarks/results/gpu_groups.json)."""
 
 
 @dataclass(frozen=True)
