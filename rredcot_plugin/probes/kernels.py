@@ -18,10 +18,17 @@ class AttentionOptions:
     softcap: float | None = None
 
 
+MASK_STRIDE = 8
+"""Rows of a mask start at multiples of it; PyTorch's memory-efficient attention otherwise copies the mask at every call."""
+
+
 def additive_mask(visible: Tensor, shared_heads: int, dtype: torch.dtype) -> Tensor:
     """0 where visible, else -inf: (L, S) bool -> (shared_heads * L, S), as `masked_attention` wants it."""
-    mask = torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, float("-inf"))
-    return mask.repeat(shared_heads, 1)
+    queries, keys = visible.shape
+    stride = -(-keys // MASK_STRIDE) * MASK_STRIDE
+    mask = torch.zeros((shared_heads, queries, stride), dtype=dtype, device=visible.device)
+    mask[:, :, :keys].masked_fill_(~visible, float("-inf"))
+    return mask.flatten(0, 1)[:, :keys]
 
 
 def masked_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, options: AttentionOptions) -> Tensor:

@@ -21,7 +21,7 @@ from rredcot_plugin.probes import (
     probe_log_probs,
 )
 from rredcot_plugin.probes.fork_attention import plan_fork
-from rredcot_plugin.probes.kernels import AttentionOptions
+from rredcot_plugin.probes.kernels import AttentionOptions, additive_mask
 from rredcot_plugin.probes.trunk_attention import BLOCK_SIZE, trunk_attention
 from tests.unit.probe_models import SHAPES, VOCAB_SIZE, WINDOW, random_ids, tiny_model
 from tests.unit.probed_rows import PROBES, ROW_PROBES, ROW_TOKENS, TRACE, captured_log_probs, padded_trunk
@@ -220,3 +220,11 @@ def test_groups_suit_the_device() -> None:
     }
     assert sizes == {"cpu": 96, "meta": 1024}
     assert len(plan_fork(layout, torch.device("cpu"), 4096).groups) == 1
+
+
+@pytest.mark.parametrize("keys", [1, 8, 13])
+def test_rows_of_a_mask_start_where_attention_reads_them_in_place(keys: int) -> None:
+    visible = torch.rand(5, keys) < 0.5
+    mask = additive_mask(visible, 3, torch.bfloat16)
+    assert torch.equal(mask == 0, visible.repeat(3, 1)) and torch.isneginf(mask[~visible.repeat(3, 1)]).all()
+    assert mask.stride(0) % 8 == 0 and mask.stride(1) == 1
