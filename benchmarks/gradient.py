@@ -5,7 +5,8 @@ is one group of each, its credit from ``assign_credit`` with a calibrator that h
 prompts. Gradient of a step: mean over prompts and rollouts of Σ_t A_t ∇ log π(o_t).
 
 Reference for all: leave-one-out REINFORCE on a separate sample of four times the rollouts, in two independent halves.
-``snr_vs_grpo``: (E g · ∇/‖∇‖)² / tr Cov(g), GRPO = 1, at the same number of rollouts. ``cosine`` of E g and ∇, and ``bias``
+``snr_vs_grpo``: (E g · ∇/‖∇‖)² / tr Cov(g), GRPO = 1, at the same number of rollouts; ``snr_vs_trace``: one baseline per
+trace = 1, of the same resamples, which is what segments have to beat. ``cosine`` of E g and ∇, and ``bias``
 ‖E g − ∇‖ / ‖∇‖ (a gradient of another length counts as biased), without the noise of either. ``spread_vs_grpo``:
 tr Cov(g) / ‖E g‖², GRPO = 1, under 1 is better. 95% intervals: bootstrap over steps and prompts. Gradients of
 distinct segments are sketched, see grads/sketch.py; on a real language model (``--families totals words functions``), they
@@ -54,14 +55,15 @@ GIVEN = {
 }
 """Sizes that the command line may give."""
 
-SHIPPED, BASELINE = "default", "grpo"
-MEASURES = ("snr_vs_grpo", "cosine", "bias", "spread_vs_grpo")
+SHIPPED, BASELINE, TRACE = "default", "grpo", "norm_weighted_mean"
+MEASURES = ("snr_vs_grpo", "snr_vs_trace", "cosine", "bias", "spread_vs_grpo")
 
 
-def measured(found: list[Moments], baseline: list[Moments]) -> dict[str, dict[str, float]]:
-    """Of the sample (first) with the bootstrap interval; all draws paired with those of GRPO."""
+def measured(found: list[Moments], baseline: list[Moments], trace: list[Moments]) -> dict[str, dict[str, float]]:
+    """Of the sample (first) with the bootstrap interval; all draws paired with those of GRPO, and of one baseline per trace."""
     columns = {
         "snr_vs_grpo": [own.snr / other.snr for own, other in zip(found, baseline, strict=True)],
+        "snr_vs_trace": [own.snr / other.snr for own, other in zip(found, trace, strict=True)],
         "spread_vs_grpo": [own.spread / other.spread for own, other in zip(found, baseline, strict=True)],
         "cosine": [own.cosine for own in found],
         "bias": [own.bias for own in found],
@@ -89,13 +91,15 @@ def measure_family(setup: Setup, credits: Credits) -> tuple[Summary, dict[str, A
     sizes, reference = setup.sizes, setup.reference
     drawn = list(draws(sizes.steps, sizes.prompts, sizes.resamples, sizes.seed))
     alone = [Draw(torch.ones(sizes.steps), row) for row in torch.eye(sizes.prompts)]
-    baseline = moments(gradients(setup, credits.weights[BASELINE]), reference, drawn)
+    baseline, trace = (
+        moments(gradients(setup, credits.weights[name]), reference, drawn) for name in (BASELINE, TRACE)
+    )
     summary: Summary = {}
     raw: dict[str, Any] = {}
     for name, weights in credits.weights.items():
         found = moments(gradients(setup, weights), reference, drawn + alone)
         own, each = found[: len(drawn)], found[len(drawn) :]
-        summary |= {f"{measure}/{name}": entry for measure, entry in measured(own, baseline).items()}
+        summary |= {f"{measure}/{name}": entry for measure, entry in measured(own, baseline, trace).items()}
         raw[name] = {
             "moments": " ".join(f"{key}={value:.4g}" for key, value in asdict(own[0]).items()),
             "cosine_by_prompt": " ".join(f"{m.cosine:.3f}" for m in each),

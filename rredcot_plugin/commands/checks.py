@@ -9,9 +9,11 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, entry_points, version
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Literal
+
+from rredcot_plugin.installed import installed_version
 
 Status = Literal["ok", "failed", "note"]
 
@@ -58,9 +60,8 @@ def check_python() -> Check:
 
 def check_package(name: str, supported: Sequence[str], way_out: str = INSTALL) -> Check:
     """Installed, and of a supported release."""
-    try:
-        found = version(name)
-    except PackageNotFoundError:
+    found = installed_version(name)
+    if found is None:
         return Check(name, "failed", "not installed", way_out)
     if not supported or any(f"{found}.".startswith(f"{release}.") for release in supported):
         return Check(name, "ok", found)
@@ -143,19 +144,11 @@ def run_checks(environment: Mapping[str, str] = os.environ) -> list[Check]:
     """All checks of the trainers that are installed; those of verl where none is. What needs verl is left out where it is
     of another release."""
     checks = [check_python()]
-    if is_installed("openrlhf"):
+    if installed_version("openrlhf"):
         checks += check_openrlhf(environment)
-    if is_installed("verl") or not is_installed("openrlhf"):
+    if installed_version("verl") or not installed_version("openrlhf"):
         checks += check_verl(environment)
     return [*checks, check_sandbox()]
-
-
-def is_installed(name: str) -> bool:
-    try:
-        version(name)
-    except PackageNotFoundError:
-        return False
-    return True
 
 
 def check_verl(environment: Mapping[str, str]) -> list[Check]:
@@ -173,7 +166,7 @@ def check_openrlhf(environment: Mapping[str, str]) -> list[Check]:
         device = Check("OpenRLHF's device", "ok", "the CPU (OPENRLHF_PLATFORM=cpu)")
         return [*found, device, check_engine(environment)]
     for name in ("flash-attn", "vllm"):
-        if not is_installed(name):
+        if not installed_version(name):
             found.append(
                 Check(name, "note", "not installed", f"{INSTALL_OPENRLHF}; OPENRLHF_PLATFORM=cpu does without")
             )

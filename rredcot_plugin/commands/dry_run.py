@@ -13,8 +13,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from rredcot_plugin.commands.checks import is_installed
 from rredcot_plugin.commands.needs import require
+from rredcot_plugin.installed import installed_version
 
 if TYPE_CHECKING:
     from rredcot_plugin.dry_run.findings import Finding
@@ -46,7 +46,7 @@ def dry_run(
     ] = False,
 ) -> None:
     """Check recipes without their GPUs: configuration, data, reward, memory, and two steps on the CPU."""
-    if not any(is_installed(name) for name in TRAINERS):
+    if not any(installed_version(name) for name in TRAINERS):
         require(TRAINERS[:1], "verl,recipes")
     require(NEEDS, "verl,recipes")
     for script in recipe:

@@ -15,7 +15,6 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from rredcot_plugin.commands.checks import is_installed
 from rredcot_plugin.dry_run.architecture import Architecture, find_architecture
 from rredcot_plugin.dry_run.data import SAMPLE, Data, gather
 from rredcot_plugin.dry_run.errors import RecipeError
@@ -25,6 +24,7 @@ from rredcot_plugin.dry_run.openrlhf_training import train
 from rredcot_plugin.dry_run.outcome import algorithm_line
 from rredcot_plugin.dry_run.reward import RewardTrial, Score, tried
 from rredcot_plugin.dry_run.trial import trial_of
+from rredcot_plugin.installed import installed_version
 from rredcot_plugin.planning.memory import ADAM, GB
 from rredcot_plugin.planning.models import sizes_of
 from rredcot_plugin.tiny.watched import Show
@@ -143,7 +143,7 @@ def read_flags(launch: Launch, file: Path) -> Any:
     Raises:
         RecipeError: OpenRLHF is not in this environment, or its parser, or ours, refuses a flag.
     """
-    if not is_installed("openrlhf"):
+    if not installed_version("openrlhf"):
         raise RecipeError(
             "starts OpenRLHF, which is not installed in this environment; run this where it is (make env-openrlhf)"
         )

