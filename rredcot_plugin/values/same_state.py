@@ -36,8 +36,12 @@ class SiblingsEstimator:
     by: str = "actions"
 
     proposes: ClassVar[str] = NO_PROBES
-    reads_texts: ClassVar[bool] = True
     max_proposals: ClassVar[int] = 1
+
+    @property
+    def reads_texts(self) -> bool:
+        """Actions and answers are known by their words."""
+        return self.by == "actions"
 
     def __post_init__(self) -> None:
         if self.by not in BY:

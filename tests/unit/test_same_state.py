@@ -105,8 +105,14 @@ def test_prose_and_the_order_of_keys_make_no_other_state_and_arguments_and_answe
     marks = action_fingerprints(rollouts, rr.get_segmenter("turn")(rollouts))[:, 1].tolist()
     assert marks[0] == marks[1] and len(set(marks)) == 4
     values = values_of(rollouts, rr.get_segmenter("turn")(rollouts))[:, 1]
+    assert rr.get_value_estimator("siblings").reads_texts
     assert values.tolist() == pytest.approx([(0 + 3 / 4) / 2, (1 + 1) / 2, 3 / 4, 3 / 4, 3 / 4])
-    tokens = values_of(rollouts, rr.get_segmenter("turn")(rollouts), by="tokens")[:, 1]
+    segments, bare = (
+        rr.get_segmenter("turn")(rollouts),
+        dataclasses.replace(rollouts, texts=None, token_offsets=None),
+    )
+    assert not rr.get_value_estimator("siblings", by="tokens").reads_texts
+    tokens = values_of(bare, segments, by="tokens")[:, 1]
     assert tokens[:2].tolist() == pytest.approx([3 / 4, 1]), "other words, another state"
 
 
