@@ -8,7 +8,6 @@ import platform
 import subprocess
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rredcot_plugin.commands.checks import is_installed
+from rredcot_plugin.installed import installed_version
 
 Summary = dict[str, dict[str, float]]
 PACKAGES = ("torch", "transformers", "verl", "openrlhf")
@@ -78,7 +77,7 @@ def describe_machine() -> dict[str, Any]:
         "cpus": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "load_average": os.getloadavg(),
-        **{name: version(name) for name in PACKAGES if is_installed(name)},
+        **{name: found for name in PACKAGES if (found := installed_version(name))},
         "python": platform.python_version(),
     }
 

@@ -1,0 +1,46 @@
+"""What segments add: the page has what the committed results say, and one baseline per trace is its own unit."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import gradient
+import segments_add
+from grads.moments import Moments
+from quick_checks.committed import Committed
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_page_has_the_rows_of_the_results(capsys: pytest.CaptureFixture[str]) -> None:
+    segments_add.main()
+    rows = capsys.readouterr().out.splitlines()
+    page = (ROOT / "docs" / "evidence" / "gradient.md").read_text("utf-8").splitlines()
+    assert len(rows) == 6 and not [row for row in rows[2:] if row not in page]
+
+
+def test_one_baseline_per_trace_is_the_unit() -> None:
+    committed = Committed(ROOT / "benchmarks" / "results")
+    for task, name in segments_add.RESULTS.items():
+        record = committed.record(name)
+        assert record is not None
+        entry = record["summary"][f"{task}/snr_vs_trace/{gradient.TRACE}"]
+        assert entry == {"value": 1.0, "low": 1.0, "high": 1.0}
+
+
+def test_both_units_are_taken_draw_by_draw() -> None:
+    """Noise that a draw has in common leaves the quotient."""
+    shared = np.linspace(0.5, 2.0, 9)
+
+    def with_signal(signal: float) -> list[Moments]:
+        return [Moments(square=x, along=x, along_square=signal * x, reference=1.0, trace=1.0) for x in shared]
+
+    found = gradient.measured(with_signal(3.0), with_signal(1.0), with_signal(2.0))
+    assert found["snr_vs_grpo"] == pytest.approx({"value": 3.0, "low": 3.0, "high": 3.0})
+    assert found["snr_vs_trace"] == pytest.approx({"value": 1.5, "low": 1.5, "high": 1.5})
