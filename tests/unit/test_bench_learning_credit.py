@@ -71,16 +71,19 @@ def test_the_log_probs_that_are_trained_are_those_of_the_old_policy(actor: Actor
 
 
 def test_one_segment_a_trace_gives_verls_own_numbers(actor: Actor, batch: Any) -> None:
-    from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
+    from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage, compute_rloo_outcome_advantage
 
     data = batch.rows.rollouts
-    expected, _ = compute_grpo_outcome_advantage(
-        data.rewards, data.response_mask.float(), np.array(data.group_ids, dtype=object)
-    )
+    given = data.rewards, data.response_mask.float(), np.array(data.group_ids, dtype=object)
+    expected, _ = compute_grpo_outcome_advantage(*given)
     assert float(expected.abs().max()) > 0.3
     grpo = Crediter(system("grpo"), actor, 0)(batch, 1).advantages
     whole = System("whole", options={"segmenter": "none"})
     assert torch.equal(grpo, expected)
+    rloo = Crediter(system("rloo"), actor, 0)(batch, 1).advantages
+    assert torch.equal(rloo, compute_rloo_outcome_advantage(*given)[0]) and not torch.allclose(
+        rloo, grpo, atol=0.1
+    )
     assert torch.allclose(Crediter(whole, actor, 0)(batch, 1).advantages, expected, atol=1e-6)
 
 
