@@ -91,14 +91,15 @@ def measure_family(setup: Setup, credits: Credits) -> tuple[Summary, dict[str, A
     sizes, reference = setup.sizes, setup.reference
     drawn = list(draws(sizes.steps, sizes.prompts, sizes.resamples, sizes.seed))
     alone = [Draw(torch.ones(sizes.steps), row) for row in torch.eye(sizes.prompts)]
-    baseline, trace = (
-        moments(gradients(setup, credits.weights[name]), reference, drawn) for name in (BASELINE, TRACE)
-    )
+    found = {
+        name: moments(gradients(setup, weights), reference, drawn + alone)
+        for name, weights in credits.weights.items()
+    }
+    baseline, trace = (found[name][: len(drawn)] for name in (BASELINE, TRACE))
     summary: Summary = {}
     raw: dict[str, Any] = {}
-    for name, weights in credits.weights.items():
-        found = moments(gradients(setup, weights), reference, drawn + alone)
-        own, each = found[: len(drawn)], found[len(drawn) :]
+    for name, drawn_and_alone in found.items():
+        own, each = drawn_and_alone[: len(drawn)], drawn_and_alone[len(drawn) :]
         summary |= {f"{measure}/{name}": entry for measure, entry in measured(own, baseline, trace).items()}
         raw[name] = {
             "moments": " ".join(f"{key}={value:.4g}" for key, value in asdict(own[0]).items()),

@@ -27,7 +27,7 @@ def flex_packed(model: nn.Module, ids: Tensor, layout: ProbeLayout) -> Tensor:
     """Log-probs of the probes (K,) from one call of `model` on [trace, probes]; no logits of the trunk."""
     num_trunk, device = ids.numel(), ids.device
     mask = fork_mask(num_trunk, layout, device)
-    attend_packed = compiled(flex_attention, ids.device.type)
+    attend_packed = compiled(flex_attention, device.type)
 
     def attend(call: AttentionCall) -> AttentionResult:
         out = attend_packed(

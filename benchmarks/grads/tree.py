@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from lab.devices import CPU, CUDA
-from lab.sampling import Prefix, batches_by_length, check_prefixes, left_padded
+from lab.sampling import Prefix, batches_by_length, check_prefixes, read_prefixes
 
 Counted = list[tuple[list[int], int]]
 """Distinct continuations, and how many of the samples went that way."""
@@ -43,11 +43,10 @@ def _sample(
     model: Any, prefixes: list[Prefix], budgets: list[int], copies: int, rng: np.random.Generator
 ) -> list[Counted]:
     """Left padding, one cache; a row is a distinct prefix that ``count`` samples have reached."""
-    tokens, mask, positions = left_padded(prefixes, model.device)
+    output, mask, positions = read_prefixes(model, prefixes)
     owner, count = np.arange(len(prefixes)), np.full(len(prefixes), copies)
     paths: list[list[int]] = [[] for _ in prefixes]
     found: list[Counted] = [[] for _ in prefixes]
-    output = model(tokens, attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=1)
     cache, positions = output.past_key_values, positions[:, -1:]
     while True:
         parent, token, taken = _split(output.logits[:, -1], count, rng)

@@ -31,7 +31,7 @@ class Decoder:
         self.graph = self._captured() if device.type == "cuda" else None
 
     def fill(self, read: DynamicCache, mask: torch.Tensor, positions: torch.Tensor, copies: int) -> None:
-        """Begin behind prefixes that the model has ``read``, each ``copies`` times: mask (B, L) and positions (B, L)."""
+        """Start after prefixes that the model has ``read``, each ``copies`` times: mask (B, L) and positions (B, L)."""
         rows, length = len(mask) * copies, mask.shape[1]
         self.mask.zero_()
         self.mask[:rows, 0, 0, :length] = mask.repeat_interleave(copies, 0).bool()
@@ -42,7 +42,7 @@ class Decoder:
             own.cumulative_length.fill_(length)
 
     def __call__(self, chosen: torch.Tensor) -> torch.Tensor:
-        """Logits (N, V) behind the tokens ``chosen`` (N, 1) of the first N rows; overwritten by the next call."""
+        """Logits (N, V) after the tokens ``chosen`` (N, 1) of the first N rows; overwritten by the next call."""
         self.tokens[: len(chosen)] = chosen
         if self.graph is None:
             self._step()

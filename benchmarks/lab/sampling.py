@@ -68,13 +68,25 @@ def batches_by_length(prefixes: Sequence[Prefix], size: int) -> Iterator[list[in
         yield order[start : start + size]
 
 
+def read_prefixes(model: Any, prefixes: list[Prefix]) -> tuple[Any, torch.Tensor, torch.Tensor]:
+    """The model's output after every prefix, with its cache; attention mask and position ids, (B, longest) each."""
+    tokens, mask, positions = left_padded(prefixes, model.device)
+    output = model(tokens, attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=1)
+    return output, mask, positions
+
+
+def _by_prefix(out: torch.Tensor, copies: int) -> list[list[list[int]]]:
+    """The samples of each prefix, from the rows of all; -1 is no token."""
+    samples = [[token for token in row if token >= 0] for row in out.tolist()]
+    return [samples[first : first + copies] for first in range(0, len(samples), copies)]
+
+
 def _sample(
     model: Any, prefixes: list[Prefix], budgets: list[int], copies: int, generator: torch.Generator
 ) -> list[list[list[int]]]:
     """Left padding, one cache; rows that have ended leave it when half of the rows have."""
     eos, most = model.config.eos_token_id, max(budgets)
-    tokens, mask, positions = left_padded(prefixes, model.device)
-    output = model(tokens, attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=1)
+    output, mask, positions = read_prefixes(model, prefixes)
     cache = output.past_key_values
     cache.batch_repeat_interleave(copies)
     logits, mask = (x.repeat_interleave(copies, 0) for x in (output.logits[:, -1], mask))
@@ -103,8 +115,7 @@ def _sample(
             logits_to_keep=1,
         )
         cache, logits = output.past_key_values, output.logits[:, -1]
-    samples = [[token for token in row if token >= 0] for row in out.tolist()]
-    return [samples[i * copies : (i + 1) * copies] for i in range(len(prefixes))]
+    return _by_prefix(out, copies)
 
 
 def sample_at_fixed_addresses(
@@ -112,9 +123,8 @@ def sample_at_fixed_addresses(
 ) -> list[list[list[int]]]:
     """The same by ``lab.graphs``: ended rows run on until all have, since a graph knows one number of rows."""
     eos, most = model.config.eos_token_id, max(budgets)
-    tokens, mask, positions = left_padded(prefixes, model.device)
-    output = model(tokens, attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=1)
-    following = decoder(model, len(prefixes) * copies, tokens.shape[1] + most)
+    output, mask, positions = read_prefixes(model, prefixes)
+    following = decoder(model, len(prefixes) * copies, mask.shape[1] + most)
     following.fill(output.past_key_values, mask, positions, copies)
     logits = output.logits[:, -1].repeat_interleave(copies, 0)
     budget = torch.tensor(budgets, device=model.device).repeat_interleave(copies)
@@ -127,5 +137,4 @@ def sample_at_fixed_addresses(
         if step % ASK_EVERY == 0 and not bool(running.any()):
             break
         logits = following(chosen)
-    samples = [[token for token in row if token >= 0] for row in out.tolist()]
-    return [samples[i * copies : (i + 1) * copies] for i in range(len(prefixes))]
+    return _by_prefix(out, copies)

@@ -123,19 +123,15 @@ class Crediter:
         sampled = sample(self.actor, list(first), budgets, self.estimator.samples, seed)
         spent = [batch.prefix(row, start)[len(batch.rows.prompts[row]) :] for row, start in first.values()]
         whole = [[[*before, *tokens] for tokens in own] for before, own in zip(spent, sampled, strict=True)]
-        self.actor.judge_ahead([batch.questions[row] for row, _ in first.values()], whole)
+        questions = [batch.questions[row] for row, _ in first.values()]
+        self.actor.judge_ahead(questions, whole)
         means = {
-            prefix: np.mean([self._reward(batch, row, start, tokens) for tokens in own])
-            for (prefix, (row, start)), own in zip(first.items(), sampled, strict=True)
+            prefix: np.mean([self.actor.family.reward(question, self.actor.text(tokens)) for tokens in own])
+            for prefix, question, own in zip(first, questions, whole, strict=True)
         }
         for row, start in places:
             table[row, start] = float(means[batch.prefix(row, start)])
         return table, sum(len(tokens) for own in sampled for tokens in own)
-
-    def _reward(self, batch: LabBatch, row: int, start: int, tokens: list[int]) -> float:
-        prompt = len(batch.rows.prompts[row])
-        text = self.actor.text(batch.tokens[row][prompt : prompt + start] + tokens)
-        return self.actor.family.reward(batch.questions[row], text)
 
 
 def sharpening(batch: LabBatch, segments: Segments) -> torch.Tensor:
