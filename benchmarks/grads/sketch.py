@@ -26,7 +26,7 @@ class Sketch:
 
     def __call__(self, gradients: torch.Tensor) -> torch.Tensor:
         padded = torch.nn.functional.pad(gradients, (0, self.padding))
-        return torch.einsum("...rk,rk->...k", padded.unflatten(-1, (self.rows, self.size)), self.signs)
+        return (padded.unflatten(-1, (self.rows, self.size)) * self.signs).sum(-2)
 
 
 def measured(model: Any) -> list[torch.nn.Parameter]:
@@ -41,12 +41,33 @@ def coordinates(model: Any) -> int:
 def segment_gradients(
     model: Any, prompt: Sequence[int], response: Sequence[int], spans: Sequence[tuple[int, int]]
 ) -> torch.Tensor:
-    """∇ Σ_{t in span} log π(o_t) of each half-open span of the response, (spans, parameters). One forward pass."""
-    log_probs = _log_probs(model, [(prompt, response)])[0]
-    sums = torch.stack([log_probs[start:end].sum() for start, end in spans])
-    eye = torch.eye(len(spans), device=model.device)
-    found = torch.autograd.grad(sums, measured(model), eye, is_grads_batched=True)
+    """∇ Σ_{t in span} log π(o_t) of each half-open span of the response, (spans, parameters). One forward pass.
+
+    Where the output layer is not measured, all spans go through it together: a log-prob depends on the hidden state of
+    its own position alone, so that a span's share of that gradient is its own positions.
+    """
+    if model.get_output_embeddings().weight.requires_grad:
+        log_probs = _log_probs(model, [(prompt, response)])[0]
+        outputs = torch.stack([log_probs[start:end].sum() for start, end in spans])
+        seeds = torch.eye(len(spans), device=model.device)
+    else:
+        outputs, at_hidden = _at_hidden_states(model, prompt, response)
+        position = torch.arange(len(response), device=model.device)
+        own = torch.stack([(position >= start) & (position < end) for start, end in spans])
+        seeds = own[..., None] * at_hidden
+    found = torch.autograd.grad(outputs, measured(model), seeds, is_grads_batched=True)
     return torch.cat([g.flatten(1) for g in found], dim=1)
+
+
+def _at_hidden_states(
+    model: Any, prompt: Sequence[int], response: Sequence[int]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Last hidden states that the response's tokens are predicted from, and the gradient of Σ log π there, both (T, n)."""
+    ids = torch.tensor([[*prompt, *response]], device=model.device)
+    hidden = model.base_model(ids, use_cache=False).last_hidden_state[0, len(prompt) - 1 : -1]
+    leaf = hidden.detach().requires_grad_()
+    log_probs = model.get_output_embeddings()(leaf).log_softmax(-1).gather(-1, ids[0, len(prompt) :, None])
+    return hidden, torch.autograd.grad(log_probs.sum(), leaf)[0]
 
 
 def weighted_gradient(

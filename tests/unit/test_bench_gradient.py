@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import sys
 from pathlib import Path
@@ -14,11 +15,11 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from grads.credits import credit_steps, gradients, step_of
 from grads.moments import Draw, Moments, Reference, draws, moments
-from grads.sketch import Sketch, coordinates, segment_gradients, weighted_gradient
+from grads.sketch import Sketch, coordinates, measured, segment_gradients, weighted_gradient
 from grads.stage import Setup, Sizes, prepare
 from grads.step import config
 from grads.tree import counted_continuations
-from lab.models import CleanTraining, build_clean
+from lab.models import CleanTraining, build_clean, measure_last_layers
 from lab.rollouts import Actor
 from lab.store import Store
 from lab.tasks import FAMILIES
@@ -97,6 +98,22 @@ def test_segment_gradients_add_up_and_their_sketches_keep_products(actor: Actor)
     stated = (2 / size) ** 0.5
     assert float(relative.square().mean().sqrt()) < 2 * stated
     assert float(relative.abs().max()) > 0  # it is a sketch
+
+
+def test_gradients_of_the_last_layers_are_those_of_the_whole_model_there(actor: Actor) -> None:
+    """Spans go through an output layer that is not measured together; a measured one takes them one by one."""
+    prompt = actor.prompt(actor.family.problems("val", 1, 0)[0])
+    response = actor.tokenizer("7 - 2 = 5\n5 + 4 = 9\n#### 9")["input_ids"]
+    spans = [(0, 10), (10, 20), (20, len(response))]
+    model = copy.deepcopy(actor.model)
+    whole = segment_gradients(model, prompt, response, spans).split([p.numel() for p in measured(model)], dim=1)
+    asked = {name: own for (name, _), own in zip(model.named_parameters(), whole, strict=True)}
+    measure_last_layers(model, 1)
+    names = [name for name, p in model.named_parameters() if p.requires_grad]
+    assert 0 < len(names) < len(asked) and not model.get_output_embeddings().weight.requires_grad
+    found = segment_gradients(model, prompt, response, spans)
+    expected = torch.cat([asked[name] for name in names], dim=1)
+    assert torch.allclose(found, expected, atol=1e-5 * float(expected.norm()))
 
 
 def test_twice_the_variance_is_half_the_signal_to_noise() -> None:
