@@ -8,7 +8,7 @@ Reference for all: leave-one-out REINFORCE on a separate sample of four times th
 ``snr_vs_grpo``: (E g · ∇/‖∇‖)² / tr Cov(g), GRPO = 1, at the same number of rollouts; ``snr_vs_trace``: one baseline per
 trace = 1, of the same resamples, which is what segments have to beat. ``cosine`` of E g and ∇, and ``bias``
 ‖E g − ∇‖ / ‖∇‖ (a gradient of another length counts as biased), without the noise of either. ``spread_vs_grpo``:
-tr Cov(g) / ‖E g‖², GRPO = 1, under 1 is better. 95% intervals: bootstrap over steps and prompts. Gradients of
+tr Cov(g) / ‖E g‖², GRPO = 1, under 1 is better. ``tokens``: of a step with continuations, those of its rollouts = 1. 95% intervals: bootstrap over steps and prompts. Gradients of
 distinct segments are sketched, see grads/sketch.py; on a real language model (``--families totals words functions``), they
 are those of its last two layers. Stages are kept in ``--cache``: an interrupted run goes on there.
 
@@ -105,6 +105,7 @@ def measure_family(setup: Setup, credits: Credits) -> tuple[Summary, dict[str, A
             "moments": " ".join(f"{key}={value:.4g}" for key, value in asdict(own[0]).items()),
             "cosine_by_prompt": " ".join(f"{m.cosine:.3f}" for m in each),
         }
+    summary |= {f"tokens/{name}": {"value": x, "low": x, "high": x} for name, x in credits.tokens.items()}
     summary |= facts(setup, baseline[0])
     summary |= value_errors(credits.values)
     return summary, raw

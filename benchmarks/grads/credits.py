@@ -12,6 +12,7 @@ import torch
 from grads.estimates import all_values
 from grads.later import later_credit
 from grads.methods import methods
+from grads.spending import spent_credit
 from grads.stage import PAST, Setup
 from grads.step import Step, config, places
 from grads.traces import piece_key, spans_of
@@ -48,11 +49,12 @@ class Credits:
     """``weights[method][p]`` (N, D_p): what each pair counts in the gradient of prompt p's group of every step.
 
     ``values`` holds, a row each: step, number of the state, calibrated V̂, V by Monte Carlo, V̂ from siblings, R, V̂ with
-    trees; states after the prompt only.
+    trees; states after the prompt only. ``tokens[method]``: of a step with continuations, those of the rollouts = 1.
     """
 
     weights: dict[str, list[torch.Tensor]]
     values: np.ndarray
+    tokens: dict[str, float]
 
 
 def credit_steps(setup: Setup, progress: Callable[[int], None]) -> Credits:
@@ -60,19 +62,24 @@ def credit_steps(setup: Setup, progress: Callable[[int], None]) -> Credits:
     rng = np.random.default_rng(setup.sizes.seed + 7)
     weights: dict[str, list[torch.Tensor]] = {}
     numbers: dict[Any, int] = {}
-    places_found = []
+    places_found, tokens_found = [], []
     for n in range(setup.sizes.steps):
         step, chosen = step_of(setup, n)
         values = all_values(step, setup.asked, setup.sizes.past, rng)
         later = later_credit(step, values, setup.asked, setup.sizes.past)
         tables = methods(step, values) | trials(step, values) | later
+        own = np.random.default_rng((setup.sizes.seed + 8, n))
+        spent, tokens = spent_credit(step, tables["default_unscaled"], values["value"], own)
+        tables |= spent
+        tokens_found.append(tokens)
         for name, table in tables.items():
             if name not in weights:
                 weights[name] = [torch.zeros(setup.sizes.steps, len(own.number)) for own in setup.pieces]
             add_weights(setup, weights[name], n, step.segments, chosen, table)
         places_found.append(compared(step, values, numbers, n))
         progress(n)
-    return Credits(weights, np.concatenate(places_found))
+    mean = {name: float(np.mean([own[name] for own in tokens_found])) for name in tokens_found[0]}
+    return Credits(weights, np.concatenate(places_found), mean)
 
 
 def add_weights(

@@ -32,8 +32,13 @@ class Pool:
 
     def few(self, states: list[State], samples: int, rng: np.random.Generator) -> np.ndarray:
         """Means of ``samples`` of the pool's continuations, drawn anew for each place."""
-        good = np.array([self.rewarded[state] for state in states])
-        drawn: np.ndarray = rng.hypergeometric(good, self.size - good, samples) / samples
+        means: np.ndarray = self.rewards(states, np.full(len(states), samples), rng) / samples
+        return means
+
+    def rewards(self, states: list[State], samples: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """How many of ``samples[i]`` of the pool's continuations of state i were right, drawn anew for each place."""
+        good = np.array([self.rewarded[state] for state in states], dtype=np.int64)
+        drawn: np.ndarray = rng.hypergeometric(good, self.size - good, samples)
         return drawn
 
 

@@ -16,9 +16,11 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from grads.credits import credit_steps, gradients, step_of
 from grads.moments import Draw, Moments, Reference, draws, moments
 from grads.sketch import Sketch, coordinates, measured, segment_gradients, weighted_gradient
+from grads.spending import spent_credit
 from grads.stage import Setup, Sizes, prepare
-from grads.step import config
+from grads.step import config, places
 from grads.tree import counted_continuations
+from grads.truth import Pool
 from lab.models import CleanTraining, build_clean, measure_last_layers
 from lab.rollouts import Actor
 from lab.store import Store
@@ -158,7 +160,15 @@ def test_a_length_that_is_not_there_is_no_number() -> None:
 
 
 def test_credit_is_that_of_the_package_and_lam_1_is_unbiased(found: dict[str, Moments], setup: Setup) -> None:
-    for name in ("leave_one_out", "calibrated_lam_1", "norm_weighted_mean", "default_unscaled", "true_lam_1"):
+    for name in (
+        "leave_one_out",
+        "calibrated_lam_1",
+        "norm_weighted_mean",
+        "default_unscaled",
+        "true_lam_1",
+        "spend_0.3",
+        "spend_1",
+    ):
         own = found[name]
         error = (own.trace / TINY.steps / own.reference) ** 0.5  # of the mean, relative to the gradient
         assert own.bias < 2 * error + 0.1, name
@@ -167,6 +177,23 @@ def test_credit_is_that_of_the_package_and_lam_1_is_unbiased(found: dict[str, Mo
     assert found["leave_one_out"].square == pytest.approx((8 / 7) ** 2 * found["grpo_no_std"].square, rel=1e-3)
     step, _ = step_of(setup, 0)
     assert step.segments.max_segments > 2 and config().segmenter == "newline"
+
+
+def test_continuations_that_are_all_right_raise_what_failed(setup: Setup) -> None:
+    step, _ = step_of(setup, 0)
+    right = dataclasses.replace(step, pool=Pool(dict.fromkeys(places(step), 8), 8))
+    plain, fitted = torch.zeros(step.segments.exists.shape), torch.full(step.segments.exists.shape, 0.5)
+    credits, tokens = spent_credit(right, plain, fitted, np.random.default_rng(0))
+    exists, outcomes = step.segments.exists, step.outcomes[:, None].expand(plain.shape)
+    last = exists & ~torch.nn.functional.pad(exists[:, 1:], (0, 1))
+    for share in (0.1, 0.3, 1.0):
+        raised = credits[f"spend_{share:g}"]
+        assert not raised[~exists | last | (outcomes == 1)].any()
+        number = raised / (1 - raised)  # of n / (1 + n)
+        assert torch.allclose(number, number.round(), atol=1e-4) and number.min() >= 0 and number.max() <= 8
+        assert 1 < tokens[f"spend_{share:g}"] < 1 + 1.5 * share
+        assert credits[f"spend_{share:g}_and_fit"].shape == plain.shape
+    assert (credits["spend_1"] > 0).sum() > (credits["spend_0.1"] > 0).sum() > 0
 
 
 def test_resumed_is_the_same_and_a_broken_file_is_named(
