@@ -1,9 +1,12 @@
-"""What credit by segment adds to one baseline per trace, over all tasks: a table from the results of gradient.py.
+"""What credit by segment adds to one baseline per trace, over all tasks: tables from the results of gradient.py.
 
     python benchmarks/segments_add.py
 
 Signal over variance, one baseline per trace = 1 (``snr_vs_trace``), for each task, and the geometric mean over them. Tasks are
 independent; a task's standard error on the logarithmic scale is the width of its 95% interval / (2 · 1.96).
+
+The second table: with a budget of tokens for continuations (grads/spending.py), for each token: more rollouts, which lower
+the variance as much as they cost, have 1 there.
 """
 
 from __future__ import annotations
@@ -30,6 +33,9 @@ CREDITS = {
 }
 """Names of ``gradient.py``, and of the page."""
 
+SPENT, SPENT_ON = "gradient_later", ("habits", "own_sums", "chains")
+BUDGETS = {"default_unscaled": "none", "spend_0.1": "10 %", "spend_0.3": "30 %"}
+
 
 def row(committed: Committed, credit: str) -> list[str]:
     """A cell for each task, and the mean with its interval."""
@@ -44,12 +50,24 @@ def row(committed: Committed, credit: str) -> list[str]:
     return [*(f"{entry['value']:.2f}" for entry in entries), numbers]
 
 
+def per_token(summary: dict[str, dict[str, float]], task: str, credit: str) -> str:
+    """Signal over variance for each token of a step, those of its rollouts = 1."""
+    entry = summary[f"{task}/snr_vs_trace/{credit}"]
+    tokens = summary.get(f"{task}/tokens/{credit}", {"value": 1.0})["value"]
+    return "{:.2f} [{:.2f}, {:.2f}]".format(*(entry[part] / tokens for part in ("value", "low", "high")))
+
+
 def main() -> None:
     committed = Committed(Path(__file__).parent / "results")
     print(f"| credit | {' | '.join(f'`{task}`' for task in RESULTS)} | mean |")
     print("| --- " * (len(RESULTS) + 2) + "|")
     for credit, name in CREDITS.items():
         print(f"| {' | '.join([name, *row(committed, credit)])} |")
+    print(f"\n| tokens of continuations | {' | '.join(f'`{task}`' for task in SPENT_ON)} |")
+    print("| --- " * (len(SPENT_ON) + 1) + "|")
+    summary = committed.record(SPENT)["summary"]  # type: ignore[index]
+    for credit, name in BUDGETS.items():
+        print(f"| {' | '.join([name, *(per_token(summary, task, credit) for task in SPENT_ON)])} |")
 
 
 if __name__ == "__main__":
