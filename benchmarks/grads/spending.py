@@ -17,14 +17,14 @@ MOST = 8
 """Continuations of one boundary."""
 
 FIT = {"": 0.0, "_and_fit": 1.0}
-"""How many outcomes the fitted value counts for; any but 0 is biased as ``credit_weight`` is, by the fit's error."""
+"""How many outcomes the fitted value counts for; any but 0 is biased by the fit's error, as ``credit_weight`` is."""
 
 
 def spent_credit(
     step: Step, plain: torch.Tensor, fitted: torch.Tensor, rng: np.random.Generator
 ) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
-    """``spend_<share>``, (B, S): Â_k = (R + Σ_j R'_j + m V̂) / (1 + n + m) − b, with n rewards R' of independent
-    continuations of where segment k ends, and the step's tokens with continuations, those of the rollouts = 1.
+    """``spend_<share>``, (B, S): Â_k = (R + Σ_j R'_j + m V̂) / (1 + n + m) − b, with the rewards R' of n independent
+    continuations from the end of segment k; and the tokens of the step with them, those of its rollouts = 1.
 
     ``plain``: R − b, (B, S); ``fitted``: V̂ (B, S) of where each segment starts. With m = 0 the gradient stays exact, since R
     and R' have the same expectation after segment k and n depends on the prefix (and, by the common budget, on
