@@ -64,12 +64,14 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "gradient_chains_past": Entry("`chains` with values calibrated on earlier steps", GRADIENT),
         "gradient_own_sums_past": Entry("`own_sums` with values calibrated on earlier steps", GRADIENT),
         "gradient_lm": Entry("signal over variance on a real language model", LANGUAGE_MODEL),
-        "gradient_lm_totals": Entry("the same on the task `totals`, on an H100", LANGUAGE_MODEL),
+        "gradient_lm_totals": Entry("the same on the task `totals`", LANGUAGE_MODEL),
+        "gradient_lm_totals_gpu": Entry("another draw of `totals`, on an H100", LANGUAGE_MODEL),
         "gradient_later": Entry(
             "credit of later segments (`credit_weight`), with values calibrated on earlier steps", GRADIENT
         ),
         "forks": Entry("rollouts that fork once, for each generated token", GRADIENT),
         "learning_later": Entry("learning with `credit_weight`", GRADIENT),
+        "learning_own_sums": Entry("the same on `own_sums`, which no system improves on", GRADIENT),
         "segmenter_signal": Entry("the same by segmenter", GRADIENT),
         "segmenter_signal_more": Entry("the same on `parts`, `sorting` and `chains`", GRADIENT),
         "segment_lengths": Entry("lengths of segments on traces of a real language model", GRADIENT),

@@ -24,6 +24,7 @@ RESULTS = {
     "parts": "gradient_parts",
     "chains": "gradient_chains",
     "words": "gradient_lm",
+    "totals": "gradient_lm_totals",
 }
 CREDITS = {
     "default_unscaled": "the default",

@@ -41,6 +41,9 @@ COMMANDS = {
     "learning_later": "python benchmarks/learning.py --families habits chains parts "
     "--systems grpo rredcot trace_baseline control_no_reward --system credit_weight_half credit_weight=0.5 "
     "--output benchmarks/results/learning_later.json",
+    "learning_own_sums": "python benchmarks/learning.py --batch large --families own_sums --systems grpo trace_baseline "
+    "--system credit_weight_half credit_weight=0.5 --rates 2.5e-5 5e-5 1e-4 --seeds 0 1 2 3 4 "
+    "--output benchmarks/results/learning_own_sums.json",
     "learning_large": "python benchmarks/learning.py --batch large",
     "learning_large_verl": "python benchmarks/learning.py --against-verl --families sums",
     # of the version whose default segmenter was hybrid, on the processor that `rredcot plan` reckons with
@@ -58,8 +61,10 @@ COMMANDS = {
     "overhead": "make bench-overhead",
     "probe_overhead": "make bench-probes",
     "gradient_lm": "python benchmarks/gradient.py --families words --prompts 6 --pool 33 --candidates 24 --output benchmarks/results/gradient_lm.json",
-    "gradient_lm_totals": "python benchmarks/gradient.py --device cuda --families totals --prompts 6 --pool 33 --candidates 24 "
+    "gradient_lm_totals": "python benchmarks/gradient.py --families totals --prompts 6 --pool 33 --candidates 24 "
     "--output benchmarks/results/gradient_lm_totals.json",
+    "gradient_lm_totals_gpu": "python benchmarks/gradient.py --device cuda --families totals --prompts 6 --pool 33 "
+    "--candidates 24 --output benchmarks/results/gradient_lm_totals_gpu.json",
     "learning_lm_gpu": "python benchmarks/learning.py --batch lm_gpu --device cuda --families words "
     "--systems grpo rredcot trace_baseline --rates 1e-5 --seeds 0 1 2 3 4 --jobs 5",
     "gpu": "python benchmarks/gpu/run.py --passes cached packed",
