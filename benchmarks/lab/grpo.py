@@ -1,4 +1,4 @@
-"""Advantages of GRPO and RLOO by verl's own functions."""
+"""Advantages of GRPO and RLOO by verl's own functions, and of no baseline at all."""
 
 from __future__ import annotations
 
@@ -26,3 +26,8 @@ def rloo_advantages(rollouts: Rollouts) -> torch.Tensor:
         rollouts.rewards, rollouts.response_mask.float(), np.array(rollouts.group_ids, dtype=object)
     )[0]
     return advantages
+
+
+def reward_advantages(rollouts: Rollouts) -> torch.Tensor:
+    """(B, T); the reward itself: what does not succeed has no gradient."""
+    return torch.where(rollouts.response_mask.bool(), rollouts.outcomes[:, None], 0.0)

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from lab.baseline import whole_baseline
-from lab.grpo import grpo_advantages, rloo_advantages
+from lab.grpo import grpo_advantages, reward_advantages, rloo_advantages
 from lab.rollouts import Actor, LabBatch
 from transformers import Qwen3ForSequenceClassification
 
 from learn.batch import sample, seed_of
 from learn.reward_model import scores_before
-from learn.systems import GRPO, NO_REWARD, RLOO, SHUFFLED, WHOLE, System
+from learn.systems import GRPO, NO_BASELINE, NO_REWARD, RLOO, SHUFFLED, WHOLE, System
 from rredcot_plugin.adapter.probe_plan import answer_starts, plan_probes
 from rredcot_plugin.credit.advantages import EPSILON
 from rredcot_plugin.credit.redistribution import spread_to_tokens, sum_per_segment
@@ -23,7 +23,7 @@ from rredcot_plugin.text.encoding import ProbeEncoder
 from rredcot_plugin.types import Credit, Segments
 from rredcot_plugin.values.base import scores_read
 
-OWN_OF_VERL = {GRPO: grpo_advantages, RLOO: rloo_advantages}
+WITHOUT_SEGMENTS = {GRPO: grpo_advantages, RLOO: rloo_advantages, NO_BASELINE: reward_advantages}
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Crediter:
     ) -> None:
         """Raises ValueError for a system that reads a reward model, without one."""
         self.system, self.actor, self.seed, self.reward_model = system, actor, seed, reward_model
-        if system.kind in OWN_OF_VERL:
+        if system.kind in WITHOUT_SEGMENTS:
             return
         if system.needs_reward_model and reward_model is None:
             raise ValueError(f"{system.name}: value_estimator=reward_model needs a reward model, got None")
@@ -55,8 +55,8 @@ class Crediter:
 
     def __call__(self, batch: LabBatch, step: int) -> StepCredit:
         """Raises ValueError where values are not finite."""
-        if self.system.kind in OWN_OF_VERL:
-            return StepCredit(OWN_OF_VERL[self.system.kind](batch.rows.rollouts))
+        if self.system.kind in WITHOUT_SEGMENTS:
+            return StepCredit(WITHOUT_SEGMENTS[self.system.kind](batch.rows.rollouts))
         segments: Segments = self.segmenter(batch.rows.rollouts)
         if self.system.kind == NO_REWARD:
             return StepCredit(sharpening(batch, segments))

@@ -13,16 +13,17 @@ from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.values.base import calibrates, proposal_limits, scores_read
 from rredcot_plugin.values.features import NAMES
 
-GRPO, RLOO, CREDIT, NO_REWARD, SHUFFLED, WHOLE = KINDS = (
+GRPO, RLOO, NO_BASELINE, CREDIT, NO_REWARD, SHUFFLED, WHOLE = KINDS = (
     "grpo",
     "rloo",
+    "no_baseline",
     "credit",
     "no_reward",
     "shuffled",
     "whole",
 )
-"""verl's own advantages, of two estimators; ``assign_credit``; segment log-probs instead of rewards; baselines of other groups' traces;
-one baseline of least variance a trace."""
+"""verl's own advantages, of two estimators; the reward itself; ``assign_credit``; segment log-probs instead of rewards;
+baselines of other groups' traces; one baseline of least variance a trace."""
 
 SEGMENTER = "newline"
 
@@ -107,6 +108,7 @@ DEFAULT_SYSTEMS = (
 )
 MORE_SYSTEMS = (
     System("rloo", RLOO),
+    System("no_baseline", NO_BASELINE),
     System("rredcot_window4", options={"calibrate_window": FORMER_WINDOW}),
     System("rredcot_unscaled", options={"scale": "none"}),
     System("red_lam0", options={**RED, "lam": 0.0}),

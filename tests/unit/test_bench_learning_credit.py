@@ -70,7 +70,7 @@ def test_the_log_probs_that_are_trained_are_those_of_the_old_policy(actor: Actor
     assert torch.allclose(found, batch.rows.rollouts.log_probs, atol=1e-4)
 
 
-def test_one_segment_a_trace_gives_verls_own_numbers(actor: Actor, batch: Any) -> None:
+def test_systems_without_segments_have_verls_own_numbers(actor: Actor, batch: Any) -> None:
     from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage, compute_rloo_outcome_advantage
 
     data = batch.rows.rollouts
@@ -85,6 +85,8 @@ def test_one_segment_a_trace_gives_verls_own_numbers(actor: Actor, batch: Any) -
         rloo, grpo, atol=0.1
     )
     assert torch.allclose(Crediter(whole, actor, 0)(batch, 1).advantages, expected, atol=1e-6)
+    reward = Crediter(system("no_baseline"), actor, 0)(batch, 1).advantages
+    assert torch.equal(reward, data.rewards.sum(1, keepdim=True) * data.response_mask) and 0 < reward.mean() < 1
 
 
 def test_the_actor_has_verls_defaults() -> None:

@@ -165,7 +165,7 @@ def test_failed_runs_are_named_and_part_of_no_mean(plan: Plan, folder: Path, tmp
 def test_a_gradient_that_is_not_finite_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from learn.execute import perform
 
-    monkeypatch.setitem(crediting.OWN_OF_VERL, "grpo", lambda rollouts: rollouts.log_probs * torch.nan)
+    monkeypatch.setitem(crediting.WITHOUT_SEGMENTS, "grpo", lambda rollouts: rollouts.log_probs * torch.nan)
     record = perform(run_of("grpo"), tmp_path, NO_MODELS)
     assert record["status"] == FAILED and "gradient" in record["reason"]
     assert load(tmp_path, run_of("grpo")) is not None
