@@ -53,6 +53,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "learning": Entry("does it train faster: 16 rollouts per step", LEARNING),
         "learning_parts": Entry("the same on the task `parts`", LEARNING),
         "learning_large": Entry("the same with 64 rollouts per step", LEARNING),
+        "learning_no_baseline": Entry("the same without any baseline", LEARNING),
         "learning_window": Entry("calibration over 4, 16 and 64 steps", LEARNING),
         "learning_large_verl": Entry("the lean trainer against real runs of verl", LEARNING),
         "learning_lm_gpu": Entry("learning of a real language model, on an H100", LANGUAGE_MODEL),

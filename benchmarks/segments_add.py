@@ -1,4 +1,4 @@
-"""What credit by segment adds to one baseline per trace, over all tasks: tables from the results of gradient.py.
+"""What credit by segment adds to one baseline per trace, and that to none, over all tasks: tables from gradient.py's results.
 
     python benchmarks/segments_add.py
 
@@ -27,6 +27,7 @@ RESULTS = {
     "totals": "gradient_lm_totals",
 }
 CREDITS = {
+    "no_baseline": "no baseline at all",
     "default_unscaled": "the default",
     "credit_weight_0.5": "`credit_weight: 0.5`",
     "later_monte_carlo_4_1": "c = 1, δ of 4 continuations",

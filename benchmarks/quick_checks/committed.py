@@ -41,6 +41,9 @@ COMMANDS = {
     "learning_later": "python benchmarks/learning.py --families habits chains parts "
     "--systems grpo rredcot trace_baseline control_no_reward --system credit_weight_half credit_weight=0.5 "
     "--output benchmarks/results/learning_later.json",
+    "learning_no_baseline": "python benchmarks/learning.py --families habits chains parts "
+    "--systems grpo rredcot trace_baseline no_baseline --merge benchmarks/results/learning_later.json "
+    "--output benchmarks/results/learning_no_baseline.json",
     "learning_own_sums": "python benchmarks/learning.py --batch large --families own_sums --systems grpo trace_baseline "
     "--system credit_weight_half credit_weight=0.5 --rates 2.5e-5 5e-5 1e-4 --seeds 0 1 2 3 4 "
     "--output benchmarks/results/learning_own_sums.json",
