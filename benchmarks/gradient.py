@@ -8,9 +8,10 @@ Reference for all: leave-one-out REINFORCE on a separate sample of four times th
 ``snr_vs_grpo``: (E g · ∇/‖∇‖)² / tr Cov(g), GRPO = 1, at the same number of rollouts; ``snr_vs_trace``: one baseline per
 trace = 1, of the same resamples, which is what segments have to beat. ``cosine`` of E g and ∇, and ``bias``
 ‖E g − ∇‖ / ‖∇‖ (a gradient of another length counts as biased), without the noise of either. ``spread_vs_grpo``:
-tr Cov(g) / ‖E g‖², GRPO = 1, under 1 is better. ``tokens``: of a step with continuations, those of its rollouts = 1. 95% intervals: bootstrap over steps and prompts. Gradients of
-distinct segments are sketched, see grads/sketch.py; on a real language model (``--families totals words functions``), they
-are those of its last two layers. Stages are kept in ``--cache``: an interrupted run goes on there.
+tr Cov(g) / ‖E g‖², GRPO = 1, under 1 is better. ``tokens``: of a step with continuations, those of its rollouts = 1.
+95% intervals: bootstrap over steps and prompts. Gradients of distinct segments are sketched, see grads/sketch.py; on a
+real language model (``--families totals words functions``), they are those of its last two layers. Stages are kept
+in ``--cache``: an interrupted run goes on there.
 
     OMP_NUM_THREADS=1 python benchmarks/gradient.py
     OMP_NUM_THREADS=1 python benchmarks/gradient.py --quick --output quick.json

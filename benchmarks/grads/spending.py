@@ -30,23 +30,23 @@ def spent_credit(
     and R' have the same expectation after segment k and n depends on the prefix (and, by the common budget, on
     the other rollouts).
     """
-    after, exists = _of_next(fitted).clamp(0, 1), _has_next(step)
-    cost = _tokens_left(step)
+    after, exists = _of_next(fitted).clamp(0, 1), _of_next(step.segments.exists)
+    cost, rolled = _tokens_left(step), float(step.segments.lengths.sum())
     benefit = gradient_norm_proxy(step.rows.rollouts, step.segments) * after * (1 - after)
+    known, states, outcome = _mean_by_place(cost, exists), _states_after(step), step.outcomes[:, None]
     credits, tokens = {}, {}
     for share in SHARES:
-        budget = share * float(step.segments.lengths.sum())
-        known = _mean_by_place(cost, exists)
-        number = allocate(benefit[exists].numpy(), known[exists].numpy(), budget, min(MOST, step.pool.size))
-        rewarded = torch.zeros(exists.shape)
-        rewarded[exists] = torch.from_numpy(step.pool.rewards(_states_after(step), number, rng)).float()
-        n = torch.zeros(exists.shape)
+        number = allocate(
+            benefit[exists].numpy(), known[exists].numpy(), share * rolled, min(MOST, step.pool.size)
+        )
+        n, rewarded = torch.zeros(exists.shape), torch.zeros(exists.shape)
         n[exists] = torch.from_numpy(number).float()
-        outcome = step.outcomes[:, None]
+        rewarded[exists] = torch.from_numpy(step.pool.rewards(states, number, rng)).float()
+        spent = 1 + float((n * cost).sum()) / rolled
         for name, m in FIT.items():
             expected = (outcome + rewarded + m * after) / (1 + n + m)
             credits[f"spend_{share:g}{name}"] = plain + torch.where(exists, expected - outcome, 0.0)
-            tokens[f"spend_{share:g}{name}"] = 1 + float((n * cost).sum() / step.segments.lengths.sum())
+            tokens[f"spend_{share:g}{name}"] = spent
     return credits, tokens
 
 
@@ -66,17 +66,12 @@ def allocate(benefit: np.ndarray, cost: np.ndarray, budget: float, most: int) ->
 
 
 def _of_next(table: torch.Tensor) -> torch.Tensor:
-    """Of the segment that follows; 0 behind the last."""
+    """Of the segment that follows; 0 or False after the last."""
     return torch.nn.functional.pad(table[:, 1:], (0, 1))
 
 
-def _has_next(step: Step) -> torch.Tensor:
-    """Whether a segment follows, (B, S)."""
-    return torch.nn.functional.pad(step.segments.exists[:, 1:], (0, 1))
-
-
 def _tokens_left(step: Step) -> torch.Tensor:
-    """Tokens behind each segment in its own trace, (B, S): a continuation's length has the same distribution."""
+    """Tokens after each segment in its own trace, (B, S): a continuation's length has the same distribution."""
     lengths = step.segments.lengths.float()
     return lengths.sum(1, keepdim=True) - lengths.cumsum(1)
 
@@ -88,6 +83,6 @@ def _mean_by_place(table: torch.Tensor, exists: torch.Tensor) -> torch.Tensor:
 
 
 def _states_after(step: Step) -> list[tuple[int, ...]]:
-    """The state behind every segment that another follows, in the order of ``_has_next``."""
+    """The state after every segment that another follows, row by row."""
     number = step.segments.exists.nonzero()[:, 1].tolist()
     return [state for state, k in zip(places(step), number, strict=True) if k > 0]

@@ -73,7 +73,7 @@ def read_checked(path: Path, again: str = "made again") -> bytes | None:
 
 
 def write_checked(path: Path, body: bytes) -> None:
-    """Write ``body`` behind a line with its digest, whole or not at all."""
+    """Write ``body`` after a line with its digest, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     half = path.with_suffix(f"{path.suffix}.{os.getpid()}.half")
     half.write_bytes(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)

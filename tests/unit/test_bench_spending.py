@@ -1,4 +1,4 @@
-"""Continuations bought with a budget of tokens: where they go, what they cost, and that they leave the gradient exact."""
+"""Continuations bought with a budget of tokens: to which boundaries they go."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_budget_goes_where_it_lowers_the_noise_most() -> None:
         assert number.sum() == min(budget, 12) and number.max() <= 3
 
 
-def test_a_dear_boundary_gets_less() -> None:
+def test_an_expensive_boundary_gets_less() -> None:
     number = allocate(np.ones(2), np.array([1.0, 40.0]), 5.0, 8)
     assert number.tolist() == [5, 0]
     assert allocate(np.ones(2), np.array([1.0, 40.0]), 0.0, 8).tolist() == [0, 0]
