@@ -52,7 +52,7 @@ GIVEN = {
     "prompts": "prompts of a step",
     "candidates": "questions that the prompts are chosen from",
     "past": "past steps that the calibrator has seen",
-    "pool": "continuations of every state, 33 at least",
+    "pool": "continuations of every state, 33 at least, or 0 to leave out the credit that needs them",
 }
 """Sizes that the command line may give."""
 
@@ -166,8 +166,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--output", type=Path, default=OUTPUT, help="where the JSON goes; the picture beside it")
     args = parser.parse_args()
     for name in GIVEN:
-        if getattr(args, name) is not None and getattr(args, name) < 1:
-            parser.error(f"--{name} {getattr(args, name)}: allowed are positive integers")
+        given, least = getattr(args, name), int(name != "pool")
+        if given is not None and given < least:
+            parser.error(f"--{name} {given}: allowed are integers from {least}")
     return args
 
 

@@ -181,7 +181,7 @@ def report(plan: Plan, records: dict[Run, Record], output: Path, page: Path | No
     others = leave_out_other_models(found)
     for (family, name), choice in tuned.items():
         scores = ", ".join(f"{rate:g}: {score:.3f}" for rate, score in choice.scores.items())
-        print(f"{family} {name}: rate {choice.rate:g} of {scores}")
+        print(f"{family} {name}: rate {choice.rate:g} of {scores or 'no others'}")
     if not found:
         print("no measured run is there yet: nothing to report")
         return

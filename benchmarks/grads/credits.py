@@ -49,7 +49,7 @@ class Credits:
     """``weights[method][p]`` (N, D_p): what each pair counts in the gradient of prompt p's group of every step.
 
     ``values`` holds, a row each: step, number of the state, calibrated V̂, V by Monte Carlo, V̂ from siblings, R, V̂ with
-    trees; states after the prompt only. ``tokens[method]``: of a step with continuations, those of the rollouts = 1.
+    trees; states after the prompt only, none without a pool. ``tokens[method]``: of a step with continuations, those of the rollouts = 1.
     """
 
     weights: dict[str, list[torch.Tensor]]
@@ -76,10 +76,11 @@ def credit_steps(setup: Setup, progress: Callable[[int], None]) -> Credits:
             if name not in weights:
                 weights[name] = [torch.zeros(setup.sizes.steps, len(own.number)) for own in setup.pieces]
             add_weights(setup, weights[name], n, step.segments, chosen, table)
-        places_found.append(compared(step, values, numbers, n))
+        if step.pool.size:
+            places_found.append(compared(step, values, numbers, n))
         progress(n)
     mean = {name: float(np.mean([own[name] for own in tokens_found])) for name in tokens_found[0]}
-    return Credits(weights, np.concatenate(places_found), mean)
+    return Credits(weights, np.concatenate([np.empty((0, 7)), *places_found]), mean)
 
 
 def add_weights(

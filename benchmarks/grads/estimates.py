@@ -13,8 +13,8 @@ from rredcot_plugin.pipeline import assign_credit
 
 
 def all_values(step: Step, asked: Asked, past: int, rng: np.random.Generator) -> dict[str, torch.Tensor]:
-    """V̂ (B, S) by name, fitted on the step and ``past`` ones."""
-    rollouts, segments, stats = step.rows.rollouts, step.segments, step.stats
+    """V̂ (B, S) by name, fitted on the step and ``past`` ones; those of continuations if there is a pool of them."""
+    rollouts, segments = step.rows.rollouts, step.segments
     found = {}
     for name in FITTED:
         calibrator = config(**FITTED[name], calibrate_window=past).build_calibrator()
@@ -27,8 +27,12 @@ def all_values(step: Step, asked: Asked, past: int, rng: np.random.Generator) ->
         scored = asked.scored(step.rows, segments, kind)
         found[kind] = assign_credit(scored, config(value_estimator=kind), segments=segments).values
     found["siblings"] = sibling_values(step)
-    states = places(step)
-    at = segments.exists
+    return found | continued_values(step, rng) if step.pool.size else found
+
+
+def continued_values(step: Step, rng: np.random.Generator) -> dict[str, torch.Tensor]:
+    """V̂ (B, S) as means over continuations; ``true`` are those over the whole pool."""
+    states, at, found = places(step), step.segments.exists, {}
     for name, numbers in {
         "monte_carlo_4": step.pool.few(states, 4, rng),
         "monte_carlo_32": step.pool.few(states, min(32, step.pool.size), rng),
@@ -37,7 +41,7 @@ def all_values(step: Step, asked: Asked, past: int, rng: np.random.Generator) ->
         values = torch.zeros(at.shape)
         values[at] = torch.from_numpy(numbers).float()
         # as in the package: the prompt's own value is the others' mean, but where the truth is told
-        values[:, 0] = step.prompt_mean if name == "true" else stats.others_mean
+        values[:, 0] = step.prompt_mean if name == "true" else step.stats.others_mean
         found[name] = values
     return found
 

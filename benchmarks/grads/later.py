@@ -26,7 +26,7 @@ def later_credit(step: Step, values: dict[str, torch.Tensor], asked: Asked, past
         credit = fit_values(asked, step.rows, step.segments, name, calibrator)
         found[name] = per_segment(credit.advantages, step.segments)
     plain = credit_of(step, values["default"], scale="none")
-    for name in UNCENTRED:
+    for name in [name for name in UNCENTRED if name in values]:
         changes = redistribute(values[name], step.outcomes, step.segments.num_segments)
         later = torch.where(step.segments.exists, later_surprises(changes), 0.0)
         for weight in (0.5, 1.0):

@@ -15,7 +15,7 @@ LAMBDAS = (0.0, 0.5, 0.9, 0.95, 1.0)
 
 
 def methods(step: Step, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """(B, S) of every method."""
+    """(B, S) of every method whose values are there."""
     found = {
         "grpo": verl_grpo(step, deviation=True),
         "grpo_no_std": verl_grpo(step, deviation=False),
@@ -28,7 +28,7 @@ def methods(step: Step, values: dict[str, torch.Tensor]) -> dict[str, torch.Tens
     for lam in LAMBDAS:
         found[f"value_lam_{lam:g}"] = credit_of(step, values["value"], lam=lam)
         found[f"calibrated_lam_{lam:g}"] = credit_of(step, values["value"], lam=lam, scale="none")
-    for name in ("monte_carlo_4", "monte_carlo_32", "true", "siblings"):
+    for name in [name for name in ("monte_carlo_4", "monte_carlo_32", "true", "siblings") if name in values]:
         for lam in (0.0, 0.9, 1.0):
             found[f"{name}_lam_{lam:g}"] = credit_of(step, values[name], lam=lam, scale="none")
     for name in ("support", "confidence", "trees", "attention", "gradient"):

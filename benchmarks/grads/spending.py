@@ -28,8 +28,10 @@ def spent_credit(
 
     ``plain``: R − b, (B, S); ``fitted``: V̂ (B, S) of where each segment starts. With m = 0 the gradient stays exact, since R
     and R' have the same expectation after segment k and n depends on the prefix (and, by the common budget, on
-    the other rollouts).
+    the other rollouts). Empty without a pool.
     """
+    if not step.pool.size:
+        return {}, {}
     after, exists = _of_next(fitted).clamp(0, 1), _of_next(step.segments.exists)
     cost, rolled = _tokens_left(step), float(step.segments.lengths.sum())
     benefit = gradient_norm_proxy(step.rows.rollouts, step.segments) * after * (1 - after)

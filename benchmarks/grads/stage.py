@@ -38,7 +38,7 @@ class Sizes:
 
     Prompts are the first of ``candidates`` questions whose success in ``pilot`` rollouts lies between ``low`` and
     ``high``. ``windows``: how many different pasts the steps have in turn, of ``past`` steps each. ``pool``: continuations
-    of every state.
+    of every state; 0 leaves out all credit that needs them.
     """
 
     prompts: int = 16

@@ -78,7 +78,10 @@ def _norm_weighted(step: Step, values: dict[str, torch.Tensor]) -> dict[str, tor
 def _from_least_variance(step: Step, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """``baseline: least_variance`` at λ < 1: Â of good values, measured from the default's baselines instead of V."""
     found = {}
-    for name, own in (("calibrated", values["value"]), ("trees", values["trees"]), ("true", values["true"])):
+    for name, of in (("calibrated", "value"), ("trees", "trees"), ("true", "true")):
+        if of not in values:
+            continue
+        own = values[of]
         moved = torch.where(step.segments.exists, own - values["default"], 0.0)
         for lam in (0.0, 0.5, 0.9):
             given = credit_of(step, own, scale="none", lam=lam) + moved

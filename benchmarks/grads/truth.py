@@ -43,7 +43,9 @@ class Pool:
 
 
 def build_pool(actor: Actor, traces: Traces, segments: Segments, size: int, seed: int, store: Store) -> Pool:
-    """Of every state of every trace that was rolled out."""
+    """Of every state of every trace that was rolled out; nothing with ``size`` 0."""
+    if not size:
+        return Pool({}, 0)
     question, spent = {}, {}
     for prompt, rolled in enumerate(traces.rollouts):
         for i in np.unique(rolled).tolist():

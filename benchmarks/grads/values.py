@@ -11,8 +11,10 @@ def value_errors(places: np.ndarray) -> dict[str, dict[str, float]]:
     """Of rows (step, state, V̂, V by Monte Carlo, V̂ from siblings, R, V̂ with trees); numbers without intervals.
 
     ``systematic``: root mean square of E[V̂ | state] − V over the states that came at least 4 times, weighted by how
-    often; ``error_if_lost``/``open``/``sure``: mean of V̂ − V where V is under .1, between, above .9.
+    often; ``error_if_lost``/``open``/``sure``: mean of V̂ − V where V is under .1, between, above .9. Empty without rows.
     """
+    if not len(places):
+        return {}
     _, state, fitted, truth, siblings, _, trees = places.T
     found: dict[str, float] = {}
     for name, values in (("default", fitted), ("trees", trees), ("siblings", siblings)):

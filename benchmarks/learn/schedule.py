@@ -36,10 +36,10 @@ class Plan:
     """Every system is tuned on the same ``rates`` and ``tuning_seeds``, then measured on ``seeds``.
 
     A system that does best at the least or the largest rate gets the next one of ``further`` on that side, until it does
-    worse there: the same rule for all.
+    worse there: the same rule for all. Without ``tuning_seeds`` the only rate is taken as it is.
 
     Raises:
-        ValueError: a seed that tunes and measures.
+        ValueError: a seed that tunes and measures, or several rates without a seed to choose one by.
     """
 
     families: tuple[str, ...]
@@ -55,6 +55,8 @@ class Plan:
         both = set(self.seeds) & set(self.tuning_seeds)
         if both:
             raise ValueError(f"--seeds: {sorted(both)} are used for tuning too; measured seeds must be others")
+        if not self.tuning_seeds and len(self.rates) > 1:
+            raise ValueError(f"--tuning-seeds is empty: with --rates {self.rates} there must be one to choose by")
 
     def size(self, records: Records) -> int:
         """Runs of the whole plan, as far as it is known: a rate beyond the grid is asked for when the grid is done."""
@@ -102,6 +104,8 @@ class Plan:
     def _grid(self, family: str, system: System, records: Records) -> tuple[tuple[float, ...], Tuned | None]:
         """The rates to be tried, and the choice among those of which all runs are there."""
         grid, choice = self.rates, None
+        if not self.tuning_seeds:
+            return grid, Tuned(self.rates[0], {}, 0)
         while True:
             runs = [self._run(family, system, rate, seed) for seed in self.tuning_seeds for rate in grid]
             if not all(run in records for run in runs):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import re
 import sys
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from grads.stage import Setup, Sizes, prepare
 from grads.step import config, places
 from grads.tree import counted_continuations
 from grads.truth import Pool
+from grads.values import value_errors
 from lab.models import CleanTraining, build_clean, measure_last_layers
 from lab.rollouts import Actor
 from lab.store import Store
@@ -194,6 +196,17 @@ def test_continuations_that_are_all_right_raise_what_failed(setup: Setup) -> Non
         assert 1 < tokens[f"spend_{share:g}"] < 1 + 1.5 * share
         assert credits[f"spend_{share:g}_and_fit"].shape == plain.shape
     assert (credits["spend_1"] > 0).sum() > (credits["spend_0.1"] > 0).sum() > 0
+
+
+def test_without_continuations_the_rest_is_the_same(actor: Actor, folder: Path, setup: Setup) -> None:
+    bare = prepare(actor, dataclasses.replace(TINY, pool=0), Store(folder))
+    without, whole = (credit_steps(own, lambda n: None) for own in (bare, setup))
+    left_out = whole.weights.keys() - without.weights.keys()
+    assert {"true_lam_1", "later_true_1", "monte_carlo_4_lam_0", "spend_0.1"} <= left_out
+    assert all(re.match("true_|monte_carlo_|spend_|later_(true|monte)", name) for name in left_out)
+    for name, own in without.weights.items():
+        assert all(map(torch.equal, own, whole.weights[name])), name
+    assert not without.tokens and not value_errors(without.values) and value_errors(whole.values)
 
 
 def test_resumed_is_the_same_and_a_broken_file_is_named(

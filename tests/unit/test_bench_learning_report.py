@@ -70,6 +70,14 @@ def test_rates_beyond_the_grid_are_tried_where_the_best_is_at_its_edge() -> None
     assert plan.tuned(half)["sums", "rredcot"].at_edge and plan.tuned(half)["sums", "rredcot"].rate == 5e-5
 
 
+def test_a_single_rate_needs_no_seed_to_choose_it_by() -> None:
+    plan = replace(small_plan(), tuning_seeds=())
+    assert [(run.rate, run.seed) for run in plan.todo({})] == [(1e-4, 0), (1e-4, 0), (1e-4, 1), (1e-4, 1)]
+    assert plan.size({}) == 4 and not plan.tuned({})["sums", "grpo"].at_edge
+    with pytest.raises(ValueError, match="--tuning-seeds is empty"):
+        replace(plan, rates=(1e-4, 2e-4))
+
+
 def test_statistics_on_known_numbers() -> None:
     assert iqm(np.array([-100.0, 1, 2, 3, 3, 2, 1, 100])) == 2.0
     assert improvement(np.array([1.0, 2.0]), np.array([1.0, 0.0])) == 0.875
