@@ -36,7 +36,12 @@ def add_choices(parser: argparse.ArgumentParser, families: Sequence[str], batche
         help="NAME KEY=VALUE …: one more, with options of algorithm.rredcot; may be given several times",
     )
     add("--seeds", nargs="+", type=int, default=list(range(10)), help="measured (default: 0 to 9)")
-    add("--tuning-seeds", nargs="*", type=int, help="for the choice of the rate (default: 9001, …); none for a single rate")
+    add(
+        "--tuning-seeds",
+        nargs="*",
+        type=int,
+        help="for the choice of the rate (default: 9001, …); none for a single rate",
+    )
     add(
         "--batch",
         choices=list(batches),
