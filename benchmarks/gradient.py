@@ -160,6 +160,14 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=CleanTraining.steps, help="training steps of the clean model")
     for name, meaning in GIVEN.items():
         parser.add_argument(f"--{name}", type=int, help=f"{meaning} (default {getattr(Sizes, name)})")
+    parser.add_argument(
+        "--success",
+        nargs=2,
+        type=float,
+        default=(Sizes.low, Sizes.high),
+        metavar=("LOW", "HIGH"),
+        help=f"rates of success between which prompts are taken (default {Sizes.low} {Sizes.high})",
+    )
     parser.add_argument("--seed", type=int, default=0, help="of questions and rollouts (default 0)")
     add_device(parser)
     parser.add_argument("--cache", type=Path, default=CACHE, help="folder for models, rollouts and gradients")
@@ -169,6 +177,9 @@ def parse_arguments() -> argparse.Namespace:
         given, least = getattr(args, name), int(name != "pool")
         if given is not None and given < least:
             parser.error(f"--{name} {given}: allowed are integers from {least}")
+    low, high = args.success
+    if not 0 <= low <= high <= 1:
+        parser.error(f"--success {low:g} {high:g}: expected 0 <= LOW <= HIGH <= 1")
     return args
 
 
@@ -177,7 +188,8 @@ def main() -> None:
     check_device(args.device)
     torch.set_num_threads(1)
     begin = time.process_time()
-    sizes = dataclasses.replace(QUICK if args.quick else Sizes(), seed=args.seed)
+    low, high = args.success
+    sizes = dataclasses.replace(QUICK if args.quick else Sizes(), seed=args.seed, low=low, high=high)
     given = {name: getattr(args, name) for name in GIVEN if getattr(args, name) is not None}
     sizes = dataclasses.replace(sizes, **given)
     training = QUICK_TRAINING if args.quick else CleanTraining(steps=args.steps)

@@ -14,6 +14,7 @@ import torch
 
 import rredcot_plugin as rr
 from rredcot_plugin import choices
+from rredcot_plugin.adapter.data_plane import DataPlane
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.integrations.verl import credit_workers as module_of_workers
 from rredcot_plugin.integrations.verl.batch import BatchSource
@@ -22,9 +23,11 @@ from rredcot_plugin.pipeline import assign_credit
 from rredcot_plugin.planning import setup
 from rredcot_plugin.planning.setup import Setup
 from rredcot_plugin.types import MASKED
+from tests.contract.cut_sessions import TURN
 from tests.contract.workers_cluster import (
     cluster,  # noqa: F401  fixtures
     lay_down,
+    lay_down_sessions,
     make_workers,
 )
 from tests.unit.test_group_work import bare_rows
@@ -47,10 +50,15 @@ class Halves:
 
 
 def credit_of(
-    credit_workers: CreditWorkers, rows: PromptedRollouts, kill: int | None = None, when: str = ""
+    credit_workers: CreditWorkers,
+    rows: PromptedRollouts,
+    kill: int | None = None,
+    when: str = "",
+    source: DataPlane | None = None,
 ) -> rr.Credit:
-    """Credit as the runner gives it where no token comes to the driver; an actor may be killed on the way."""
-    source = lay_down(rows)
+    """Credit as the runner gives it where no token comes to the driver; an actor may be killed on the way. ``source`` has
+    the rows if they lie in the queue already."""
+    source = source or lay_down(rows)
     seen, plan = credit_workers.plan(source, rows.lengths)
     if when == "before the signals" and kill is not None:
         ray.kill(credit_workers.pool.actors[kill])
@@ -130,6 +138,18 @@ def test_auto_stays_in_the_driver_for_a_small_batch(cluster: None, monkeypatch: 
     monkeypatch.setattr(module_of_workers.os, "sched_getaffinity", lambda _: range(6))
     credit_workers.plan(source, rows.lengths)
     assert len(credit_workers.pool.actors) == 3, "half as many as there are cores"
+
+
+@pytest.mark.parametrize("baseline", ["auto", "trace", "value"])
+def test_actors_share_sessions_of_several_outputs(cluster: None, baseline: str) -> None:
+    options = {**TURN, "baseline": baseline}
+    alone, shared = (make_workers({**options, "credit_workers": workers}) for workers in (0, 3))
+    plane = lay_down_sessions()
+    rows = plane.rows()
+    assert {len(rows.outputs_of(row)) for row in range(len(rows.lengths))} == {1, 2, 3}
+    found = credit_of(shared, rows, source=plane)
+    assert_same(found, credit_of(alone, rows, source=plane))
+    assert shared.processes == 3 and len(found.values.unique()) > 10
 
 
 @pytest.mark.parametrize("when", ["before the step", "before the signals", "after the signals"])
