@@ -37,7 +37,7 @@ from record import Summary, write_record
 
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.baselines.token import WEIGHTS, token_gradient_norms
-from rredcot_plugin.baselines.weights import FLOOR, gradient_norm_proxy
+from rredcot_plugin.baselines.weights import gradient_norm_proxy
 from rredcot_plugin.credit.redistribution import sum_per_segment
 from rredcot_plugin.pipeline import assign_credit
 from rredcot_plugin.probes.squares import sum_pi_squared
@@ -52,7 +52,7 @@ PLAIN = "leave_one_out"
 
 def exact_norms(rollouts: Rollouts, segments: Segments) -> torch.Tensor:
     """``gradient_norm_proxy`` with the squared length of the gradient itself."""
-    return sum_per_segment(token_gradient_norms(rollouts), segments) + FLOOR
+    return sum_per_segment(token_gradient_norms(rollouts), segments)
 
 
 STATE_WEIGHTS = {"proxy": gradient_norm_proxy, "exact": exact_norms}

@@ -24,6 +24,7 @@ def methods(step: Step, values: dict[str, torch.Tensor]) -> dict[str, torch.Tens
         "weighted": credit_of(step, values["value"], mode="weighted"),
         "default": credit_of(step, values["default"]),
         "default_unscaled": credit_of(step, values["default"], scale="none"),
+        "low_floor": credit_of(step, values["low_floor"], scale="none"),
     }
     for lam in LAMBDAS:
         found[f"value_lam_{lam:g}"] = credit_of(step, values["value"], lam=lam)

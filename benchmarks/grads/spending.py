@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from grads.step import Step, places
-from rredcot_plugin.baselines.weights import gradient_norm_proxy
+from rredcot_plugin.baselines.weights import FLOOR, gradient_norm_proxy
 
 SHARES = (0.1, 0.3, 1.0)
 """Tokens of continuations / tokens of the step's rollouts."""
@@ -34,7 +34,7 @@ def spent_credit(
         return {}, {}
     after, exists = _of_next(fitted).clamp(0, 1), _of_next(step.segments.exists)
     cost, rolled = _tokens_left(step), float(step.segments.lengths.sum())
-    benefit = gradient_norm_proxy(step.rows.rollouts, step.segments) * after * (1 - after)
+    benefit = (gradient_norm_proxy(step.rows.rollouts, step.segments) + FLOOR) * after * (1 - after)
     known, states, outcome = _mean_by_place(cost, exists), _states_after(step), step.outcomes[:, None]
     credits, tokens = {}, {}
     for share in SHARES:

@@ -16,11 +16,15 @@ from rredcot_plugin.pipeline import assign_credit
 from rredcot_plugin.types import Segments
 from rredcot_plugin.values.calibration import OutcomeCalibrator
 
+LOW_FLOOR: dict[str, Any] = {"floor": 1e-4, "pseudo_rollouts": 32.0}
+"""Options of a baseline that lets certain tokens weigh less, and other groups more."""
+
 FITTED: dict[str, dict[str, Any]] = {
     "default": {},
     "value": {"baseline": "value"},
     "trees": {"calibrate": "trees", "baseline": "value"},
     "confidence": {"value_estimator": "confidence", "baseline": "value"},
+    "low_floor": {"baseline": "least_variance", "baseline_kwargs": LOW_FLOOR},
 }
 """What is fitted across groups, values or the default's baselines: name → options."""
 
@@ -28,6 +32,8 @@ LATER: dict[str, dict[str, Any]] = {
     f"credit_weight_{weight:g}": {"credit_weight": weight, "scale": "none"} for weight in (0.5, 1.0)
 }
 """The default, unscaled, with less luck of later segments."""
+
+LATER["low_floor_credit_weight_0.5"] = {**FITTED["low_floor"], **LATER["credit_weight_0.5"]}
 
 
 @dataclass(frozen=True)

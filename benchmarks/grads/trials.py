@@ -6,7 +6,7 @@ import torch
 from lab.baseline import whole_baseline
 
 from grads.methods import credit_of, flat, verl_grpo
-from grads.step import Step
+from grads.step import LOW_FLOOR, Step
 from rredcot_plugin.credit.redistribution import redistribute
 
 PSEUDO_ROLLOUTS = 4.0
@@ -67,9 +67,11 @@ def _other_baselines(step: Step, values: dict[str, torch.Tensor]) -> dict[str, t
 
 def _norm_weighted(step: Step, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Baselines for the least variance instead of the best prediction."""
-    fitted, whole = values["default"], whole_baseline(step.rows.rollouts, step.segments)
+    fitted = values["default"]
+    whole, low = (whole_baseline(step.rows.rollouts, step.segments, **own) for own in ({}, LOW_FLOOR))
     return {
         "norm_weighted_mean": credit_of(step, whole, scale="none"),
+        "low_floor_trace": credit_of(step, low, scale="none"),
         "norm_weighted_lam_0.9": credit_of(step, fitted, scale="none", lam=0.9),
         "norm_weighted_batch_std": credit_of(step, fitted, scale="batch_std"),
     }

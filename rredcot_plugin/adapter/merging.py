@@ -12,7 +12,6 @@ import torch
 
 from rredcot_plugin.adapter.probe_plan import ProbePlan
 from rredcot_plugin.adapter.summary import BatchSummary, Index
-from rredcot_plugin.baselines.weights import FLOOR
 from rredcot_plugin.state_numbers import StateNumbers
 from rredcot_plugin.text.encoding import AnswerStyle
 from rredcot_plugin.types import MASKED, Segments
@@ -45,10 +44,10 @@ def merge_segments(parts: Sequence[Segments], indices: Sequence[Index]) -> Segme
     return Segments(ids, counts)
 
 
-def merge_states(parts: Sequence[Tensor], indices: Sequence[Index], width: int, padding: float = 0) -> Tensor:
-    """(B, ``width``, …) of the batch from that of its parts, which may be narrower."""
+def merge_states(parts: Sequence[Tensor], indices: Sequence[Index], width: int) -> Tensor:
+    """(B, ``width``, …) of the batch from that of its parts, which may be narrower; 0 in the padding."""
     rows = sum(map(len, indices))
-    merged = parts[0].new_full((rows, width, *parts[0].shape[2:]), padding)
+    merged = parts[0].new_zeros(rows, width, *parts[0].shape[2:])
     for part, index in zip(parts, indices, strict=True):
         merged[index, : part.shape[1]] = part
     return merged
@@ -62,7 +61,7 @@ def merge_numbers(parts: Sequence[StateNumbers], indices: Sequence[Index]) -> St
     weights = [part.gradient_norm_proxy for part in parts if part.gradient_norm_proxy is not None]
     return StateNumbers(
         PrefixNumbers(*(merge_states(column, indices, width) for column in columns)),
-        merge_states(weights, indices, width, FLOOR) if len(weights) == len(parts) else None,
+        merge_states(weights, indices, width) if len(weights) == len(parts) else None,
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from rredcot_plugin.baselines.base import Evidence
-from rredcot_plugin.baselines.weights import weighted_others_mean
+from rredcot_plugin.baselines.weights import FLOOR, PSEUDO, check_weighing, weighted_others_mean
 from rredcot_plugin.registry import register_baseline
 
 if TYPE_CHECKING:
@@ -25,12 +25,23 @@ class LeastVarianceBaseline:
     but at b = E[R·‖∇ log π‖²] / E[‖∇ log π‖²]: where what the actor finds improbable mostly fails, that lies below V.
     Any function of the state and of other rollouts leaves the expectation alone (Weaver and Tao, "The optimal reward
     baseline for gradient-based reinforcement learning", 2001), so at λ < 1 too it takes V̂'s place as what Â is
-    measured from. ``gradient_norm_proxy`` stands in for ‖∇ log π‖². The baseline of the first segment is the mean of
-    the other rollouts, weighted in the same way.
+    measured from. ``gradient_norm_proxy`` + ``floor`` stands in for ‖∇ log π‖². The baseline of the first segment is the
+    mean of the other rollouts, weighted in the same way, and of ``pseudo_rollouts`` more like those of other groups.
+
+    Raises:
+        ValueError: ``floor`` or ``pseudo_rollouts`` out of range.
     """
 
+    floor: float = FLOOR
+    pseudo_rollouts: float = PSEUDO
+
+    def __post_init__(self) -> None:
+        check_weighing(self.floor, self.pseudo_rollouts)
+
     def __call__(self, evidence: Evidence) -> Float[Tensor, "B S"]:
-        outcomes, weight = evidence.outcomes, evidence.state_weight()
-        first = weighted_others_mean(outcomes.total, weight[:, 0], outcomes.stats, outcomes.finite)
+        outcomes, weight = evidence.outcomes, evidence.state_weight() + self.floor
+        first = weighted_others_mean(
+            outcomes.total, weight[:, 0], outcomes.stats, outcomes.finite, self.pseudo_rollouts
+        )
         fitted = evidence.fit.baselines(weight, first)
         return torch.cat([first[:, None], fitted[:, 1:]], dim=1)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 import torch
 
 import rredcot_plugin as rr
-from rredcot_plugin.baselines.weights import FLOOR, gradient_norm_proxy, weighted_others_mean
+from rredcot_plugin.baselines.weights import FLOOR, PSEUDO, gradient_norm_proxy, weighted_others_mean
 from rredcot_plugin.groups import group_stats
 from rredcot_plugin.values.calibration import OutcomeCalibrator
 from rredcot_plugin.values.features import NAMES
@@ -48,8 +49,8 @@ def test_the_proxy_is_the_squared_distance_of_each_token_from_certainty(rollouts
     found = gradient_norm_proxy(rollouts, segments)
     assert rollouts.log_probs is not None
     first = (1 - rollouts.log_probs[0, :3].exp()).square().sum()
-    assert float(found[0, 0]) == pytest.approx(float(first) + FLOOR)
-    assert float(found[5, 2]) == pytest.approx(FLOOR), "masked tokens surprise nobody"
+    assert float(found[0, 0]) == pytest.approx(float(first))
+    assert float(found[5, 2]) == 0, "masked tokens surprise nobody"
 
 
 def test_a_fit_without_features_is_the_weighted_mean_of_other_folds() -> None:
@@ -176,20 +177,47 @@ def test_the_expected_gradient_stays_exact_with_one_baseline_a_trace(seed: int) 
     assert bias_of_calibrated(seed, OutcomeCalibrator, baseline="trace") < EXACT
 
 
-def test_one_baseline_a_trace_is_the_mean_of_the_others_weighted_by_gradient_length(rollouts: rr.Rollouts) -> None:
-    credit = rr.assign_credit(rollouts, replace(CONFIG, baseline="trace"))
+@pytest.mark.parametrize(("floor", "joining"), [(FLOOR, PSEUDO), (1e-4, 32.0), (1e-9, 0.0)])
+def test_one_baseline_a_trace_is_the_mean_of_the_others_weighted_by_gradient_length(
+    rollouts: rr.Rollouts, floor: float, joining: float
+) -> None:
+    given = {} if floor == FLOOR else {"floor": floor, "pseudo_rollouts": joining}
+    credit = rr.assign_credit(rollouts, replace(CONFIG, baseline="trace", baseline_kwargs=given))
     assert rollouts.log_probs is not None and credit.baselines is not None
     square = torch.where(rollouts.response_mask, (1 - rollouts.log_probs.exp()).square(), 0.0).sum(1).double()
-    weight = square + FLOOR * credit.segments.num_segments
+    weight = square + floor * credit.segments.num_segments
     outcomes, group = rollouts.outcomes.double(), torch.tensor(rollouts.group_ids)
     for row in (0, 5, 47):
         mates, others = group == group[row], group != group[row]
         mates[row] = False
-        own = weight * mates + 4 * weight * others / others.sum()  # four rollouts from elsewhere join each group
+        own = weight * mates + joining * weight * others / others.sum()  # from elsewhere they join each group
         expected = float((own * outcomes).sum() / own.sum())
         exists = credit.segments.exists[row]
         assert credit.baselines[row][exists].tolist() == pytest.approx([expected] * int(exists.sum()), rel=1e-5)
         assert (credit.baselines[row][~exists] == 0).all()
+
+
+def test_certain_tokens_weigh_what_the_floor_says(rollouts: rr.Rollouts) -> None:
+    """Right tokens that the actor is sure of have next to no gradient: with a low floor failures alone make the baseline."""
+    assert rollouts.log_probs is not None
+    right = rollouts.outcomes > rollouts.outcomes.mean()
+    sure = replace(rollouts, log_probs=torch.where(right[:, None], -1e-4, rollouts.log_probs))
+    for name in ("trace", "least_variance"):
+        high, low = (
+            rr.assign_credit(sure, replace(CONFIG, baseline=name, baseline_kwargs={"floor": floor})).baselines
+            for floor in (0.1, 1e-6)
+        )
+        assert high is not None and low is not None
+        assert 0 <= float(low[:, 0].max()) < 0.001 < 0.01 < float(high[:, 0].min()), name
+
+
+@pytest.mark.parametrize(
+    "options", [{"floor": 0.0}, {"floor": "low"}, {"pseudo_rollouts": -1}, {"floor": math.nan}]
+)
+@pytest.mark.parametrize("name", ["trace", "least_variance"])
+def test_options_out_of_range_are_refused(name: str, options: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=rf"{next(iter(options))}=.*expected a number"):
+        rr.RRedCoTConfig.from_mapping({"baseline": name, "baseline_kwargs": options})
 
 
 def test_one_baseline_a_trace_gives_every_token_of_a_trace_the_same_whatever_the_values(
