@@ -11,6 +11,7 @@ the variance as much as they cost, have 1 there.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -45,11 +46,15 @@ def row(committed: Committed, credit: str) -> list[str]:
         committed.record(name)["summary"][f"{task}/snr_vs_trace/{credit}"]  # type: ignore[index]
         for task, name in RESULTS.items()
     ]
+    return [*(f"{entry['value']:.2f}" for entry in entries), geometric_mean(entries)]
+
+
+def geometric_mean(entries: Sequence[Mapping[str, float]]) -> str:
+    """Of tasks that know nothing of each other, with its 95% interval."""
     value, low, high = (np.log([entry[part] for entry in entries]) for part in ("value", "low", "high"))
     half = float(np.sqrt(((high - low) ** 2).sum())) / 2 / len(entries)
     mean = float(value.mean())
-    numbers = "{:.2f} [{:.2f}, {:.2f}]".format(*np.exp([mean, mean - half, mean + half]))
-    return [*(f"{entry['value']:.2f}" for entry in entries), numbers]
+    return "{:.2f} [{:.2f}, {:.2f}]".format(*np.exp([mean, mean - half, mean + half]))
 
 
 def per_token(summary: dict[str, dict[str, float]], task: str, credit: str) -> str:
