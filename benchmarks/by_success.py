@@ -1,8 +1,9 @@
-"""For which prompts does a baseline matter? A table of signal over variance by their rate of success, from gradient.py's results.
+"""Signal over variance on prompts of any success, as training has them, from gradient.py's results: a table of a page.
 
     python benchmarks/by_success.py
 
-GRPO = 1 (``snr_vs_grpo``), a geometric mean over the tasks that have enough such prompts; its interval as in segments_add.py.
+One baseline per trace = 1 (``snr_vs_trace``), for each task, and a geometric mean with its interval as in segments_add.py.
+``RESULTS`` are those by rate of success, which page_figures.py draws.
 """
 
 from __future__ import annotations
@@ -13,38 +14,45 @@ from quick_checks.committed import Committed
 from segments_add import geometric_mean
 
 RESULTS = {
-    "2 to 20 %": ("gradient_hard", ("habits", "own_sums", "chains")),
-    "20 to 80 %": ("gradient_medium", ("habits", "own_sums", "chains")),
-    "80 to 98 %": ("gradient_easy", ("habits", "own_sums")),
-    "any": ("gradient_any", ("habits", "own_sums", "chains")),
+    "2 to 20 %": "gradient_hard",
+    "20 to 80 %": "gradient_medium",
+    "80 to 98 %": "gradient_easy",
+    "any": "gradient_any",
 }
-"""Success -> result and its tasks; no prompt of ``chains`` is easy."""
+"""Success of the prompts -> result."""
+
+TASKS = {
+    "sums": "gradient_any",
+    "sorting": "gradient_any",
+    "own_sums": "gradient_any",
+    "habits": "gradient_any",
+    "parts": "gradient_any",
+    "chains": "gradient_any",
+    "totals": "gradient_any_totals",
+}
+"""Task -> result, of any success."""
 
 CREDITS = {
-    "leave_one_out": "RLOO",
-    "no_baseline": "no baseline",
-    "default": "the default",
-    "default_unscaled": "… with `scale: none`",
-    "norm_weighted_mean": "one baseline per trace",
-    "low_floor": "the default, low floor",
+    "no_baseline": "no baseline at all",
+    "default_unscaled": "the default",
     "low_floor_trace": "one baseline per trace, low floor",
-    "low_floor_credit_weight_0.5": "the default, low floor, `credit_weight: 0.5`",
+    "low_floor": "the default, low floor",
+    "low_floor_credit_weight_0.5": "… and `credit_weight: 0.5`",
 }
 """Names of ``gradient.py``, and of the page."""
 
 
-def cell(committed: Committed, result: str, tasks: tuple[str, ...], credit: str) -> str:
-    summary = committed.record(result)["summary"]  # type: ignore[index]
-    return geometric_mean([summary[f"{task}/snr_vs_grpo/{credit}"] for task in tasks])
-
-
 def main() -> None:
     committed = Committed(Path(__file__).parent / "results")
-    print(f"| success of prompts | {' | '.join(RESULTS)} |")
-    print("| --- " * (len(RESULTS) + 1) + "|")
+    print(f"| credit | {' | '.join(f'`{task}`' for task in TASKS)} | mean |")
+    print("| --- " * (len(TASKS) + 2) + "|")
     for credit, name in CREDITS.items():
-        cells = [cell(committed, result, tasks, credit) for result, tasks in RESULTS.values()]
-        print(f"| {' | '.join([name, *cells])} |")
+        own = [
+            committed.record(result)["summary"][f"{task}/snr_vs_trace/{credit}"]  # type: ignore[index]
+            for task, result in TASKS.items()
+        ]
+        cells = [name, *("{value:.2f}".format(**one) for one in own), geometric_mean(own)]
+        print(f"| {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":

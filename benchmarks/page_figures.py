@@ -1,10 +1,11 @@
-"""Two figures of the README and the evidence pages, from committed results alone.
+"""Three figures of the README and the evidence pages, from committed results alone.
 
     python benchmarks/page_figures.py
 
 ``effect.png``: held-out accuracy over steps, three tasks, four systems. Curves are means over the measured seeds at each
 system's tuned rate, smoothed over three validations; bands are 95% bootstrap intervals of the mean.
 ``signal.png``: signal over variance of the gradient, GRPO = 1, six tasks, with 95% intervals.
+``success.png``: the same on two tasks by the rate of success of their prompts.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
+from by_success import RESULTS as BY_SUCCESS
 from learn.curves import smoothed
 from learn.statistics import mean_band
 from matplotlib.figure import Figure
@@ -45,6 +47,19 @@ CREDITS = {
     "default": ("rredcot, default", "#1f6fb4"),
     "norm_weighted_mean": ("rredcot, one baseline per trace, scale: none", "#d9600a"),
     "value_lam_1": ("rredcot, measured from values", "#5f6b7a"),
+}
+SOLVED = ("habits", "own_sums")
+"""Tasks that have prompts of every success."""
+
+OF_SUCCESS = {
+    "leave_one_out": ("RLOO", "#9aa0a6"),
+    "default": ("rredcot, default", "#1f6fb4"),
+    "default_unscaled": ("… scale: none", "#7db3dd"),
+    "norm_weighted_mean": ("one baseline per trace", "#d9600a"),
+    "low_floor_trace": ("… low floor", "#f2a65a"),
+    "low_floor": ("rredcot, low floor", "#2a7f4f"),
+    "low_floor_credit_weight_0.5": ("… credit_weight: 0.5", "#7cc49a"),
+    "no_baseline": ("no baseline at all", "#8e44ad"),
 }
 
 
@@ -89,6 +104,31 @@ def draw_signals(output: Path) -> None:
     _save(figure, output)
 
 
+def draw_success(output: Path) -> None:
+    """A panel per task, a group of marks per success, a mark per way of giving credit."""
+    figure, axes = plt.subplots(1, len(SOLVED), figsize=(11, 4.2), layout="constrained", sharey=True)
+    step = 0.8 / len(OF_SUCCESS)
+    for axis, task in zip(axes, SOLVED, strict=True):
+        for place, result in enumerate(BY_SUCCESS.values()):
+            summary = json.loads((RESULTS / f"{result}.json").read_text())["summary"]
+            for number, (name, (label, color)) in enumerate(OF_SUCCESS.items()):
+                entry = summary[f"{task}/snr_vs_grpo/{name}"]
+                x = place - 0.4 + step * (number + 0.5)
+                axis.plot([x, x], [entry["low"], entry["high"]], color=color, linewidth=2)
+                axis.plot(x, entry["value"], "o", color=color, markersize=5, label=None if place else label)
+        axis.axhline(1.0, color="black", linewidth=0.8)
+        axis.set(title=task, xlabel="success of the prompts", yscale="log", ylim=(0.7, 40))
+        axis.set_yticks([1, 2, 4, 8, 16, 32], ["1 (GRPO)", "2", "4", "8", "16", "32"])
+        axis.minorticks_off()
+        axis.set_xticks(range(len(BY_SUCCESS)), list(BY_SUCCESS))
+        axis.grid(axis="y", color="0.92")
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylabel("signal over variance, GRPO = 1")
+    marks, labels = axes[0].get_legend_handles_labels()
+    figure.legend(marks, labels, loc="outside upper center", ncols=4, frameon=False)
+    _save(figure, output)
+
+
 def draw_effect(output: Path) -> None:
     """A panel per task."""
     figure, axes = plt.subplots(1, len(PANELS), figsize=(11, 3.5), layout="constrained")
@@ -119,3 +159,4 @@ if __name__ == "__main__":
     folder = parser.parse_args().folder
     draw_effect(folder / "effect.png")
     draw_signals(folder / "signal.png")
+    draw_success(folder / "success.png")
