@@ -23,6 +23,23 @@ COMMANDS = {
         f"--output benchmarks/results/gradient_{family}.json"
         for family in ("own_sums", "habits", "chains", "parts")
     },
+    **{
+        f"gradient_{name}": f"python benchmarks/gradient.py --families {families} --candidates 256 --pool 0 --success {success} "
+        f"--output benchmarks/results/gradient_{name}.json"
+        for name, families, success in (
+            ("hard", "habits own_sums", "0.02 0.2"),
+            ("medium", "habits own_sums", "0.2 0.8"),
+            ("easy", "habits own_sums", "0.8 0.98"),
+            ("any", "habits own_sums chains sorting parts sums", "0 1"),
+        )
+    },
+    "gradient_any_totals": "python benchmarks/gradient.py --families totals --prompts 6 --candidates 24 --pool 0 --success 0 1 "
+    "--output benchmarks/results/gradient_any_totals.json",
+    "learning_low_floor": "python benchmarks/learning.py --families habits chains parts --systems grpo rredcot no_baseline "
+    "--system low_floor baseline=least_variance 'baseline_kwargs={floor: 0.0001, pseudo_rollouts: 32}' scale=none "
+    "--system low_floor_half baseline=least_variance 'baseline_kwargs={floor: 0.0001, pseudo_rollouts: 32}' scale=none "
+    "credit_weight=0.5 --rates 1e-4 --tuning-seeds --merge benchmarks/results/learning_no_baseline.json "
+    "--output benchmarks/results/learning_low_floor.json",
     "learning": "make bench-learning",
     "learning_parts": "python benchmarks/learning.py --families parts "
     "--systems grpo rredcot trace_baseline control_no_reward "
