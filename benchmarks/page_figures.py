@@ -54,11 +54,11 @@ SOLVED = ("habits", "own_sums")
 OF_SUCCESS = {
     "leave_one_out": ("RLOO", "#9aa0a6"),
     "default": ("rredcot, default", "#1f6fb4"),
-    "default_unscaled": ("… scale: none", "#7db3dd"),
+    "default_unscaled": ("default, scale: none", "#7db3dd"),
     "norm_weighted_mean": ("one baseline per trace", "#d9600a"),
-    "low_floor_trace": ("… low floor", "#f2a65a"),
-    "low_floor": ("rredcot, low floor", "#2a7f4f"),
-    "low_floor_credit_weight_0.5": ("… credit_weight: 0.5", "#7cc49a"),
+    "low_floor_trace": ("one baseline per trace, low floor", "#f2a65a"),
+    "low_floor": ("default, low floor", "#2a7f4f"),
+    "low_floor_credit_weight_0.5": ("default, low floor, credit_weight: 0.5", "#7cc49a"),
     "no_baseline": ("no baseline at all", "#8e44ad"),
 }
 

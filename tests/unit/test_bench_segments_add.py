@@ -10,7 +10,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
+import by_success
 import gradient
+import page_figures
 import segments_add
 from grads.moments import Moments
 from quick_checks.committed import Committed
@@ -23,6 +25,27 @@ def test_the_page_has_the_rows_of_the_results(capsys: pytest.CaptureFixture[str]
     rows = capsys.readouterr().out.splitlines()
     page = (ROOT / "docs" / "evidence" / "gradient.md").read_text("utf-8").splitlines()
     assert len(rows) == 13 and not [row for row in rows if row not in page]
+
+
+def test_the_page_has_the_rows_of_prompts_of_any_success(capsys: pytest.CaptureFixture[str]) -> None:
+    by_success.main()
+    rows = capsys.readouterr().out.splitlines()
+    page = (ROOT / "docs" / "evidence" / "gradient.md").read_text("utf-8").splitlines()
+    assert len(rows) == 7 and not [row for row in rows if row not in page]
+
+
+def test_results_by_success_took_the_prompts_that_they_name() -> None:
+    committed = Committed(ROOT / "benchmarks" / "results")
+    for name, result in by_success.RESULTS.items():
+        record = committed.record(result)
+        assert record is not None
+        sizes = record["settings"]["sizes"]
+        asked = "any" if (sizes["low"], sizes["high"]) == (0, 1) else f"{sizes['low']:.0%} {sizes['high']:.0%}"
+        assert name == asked.replace("% ", " to ").replace("%", " %") and sizes["pool"] == 0
+        for task in page_figures.SOLVED:
+            accuracy = record["summary"][f"{task}/accuracy"]["value"]
+            assert sizes["low"] <= accuracy <= sizes["high"]
+            assert all(f"{task}/snr_vs_grpo/{credit}" in record["summary"] for credit in page_figures.OF_SUCCESS)
 
 
 def test_one_baseline_per_trace_is_the_unit() -> None:
