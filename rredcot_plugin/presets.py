@@ -46,6 +46,18 @@ PRESETS = {
         "advantage; segment credit is for reports only.",
         "On tiny models it learned about as fast as the default (trace_baseline in docs/evidence/learning.md).",
     ),
+    "low_variance": Preset(
+        {
+            "scale": "none",
+            "baseline": "trace",
+            "baseline_kwargs": {"floor": 0.0001, "pseudo_rollouts": 32},
+            "credit_weight": 0.5,
+        },
+        "The least noise measured, with a small bias: one baseline per trace in which certain segments hardly count, and "
+        "half of the luck of later segments taken out of earlier ones.",
+        "More signal over variance on prompts of any success than any other setting (docs/evidence/gradient.md); nothing shows "
+        "that it learns faster (docs/evidence/learning.md).",
+    ),
     "paper": Preset(
         {"value_estimator": "support", "proposals": "group", "calibrate": "none", "mode": "weighted"},
         "RREDCoT (arXiv 2606.06475) as far as it is known; docs/reference/assumptions.md lists what is our reading. For "
@@ -66,7 +78,8 @@ def resolve_keys(
     """The keys that differ from the defaults, and where each comes from.
 
     What is ``given`` wins over its preset, and the preset over ``base`` (what the name of a verl estimator changes of
-    the defaults, called ``base_source``). Old names become new ones.
+    the defaults, called ``base_source``). A preset's options of a baseline go with that baseline: beside another one
+    that is given they are left out. Old names become new ones.
 
     >>> resolve_keys({"preset": "lean", "baseline": "value"})
     ({'value_estimator': 'confidence', 'baseline': 'value'}, {'value_estimator': 'preset lean', 'baseline': 'given'})
@@ -89,9 +102,16 @@ def resolve_keys(
                 f"preset={name!r}: every key of this preset is given as well, so it would change nothing; leave those keys "
                 f"out. The Hydra group `default` gives every key: take +rredcot@algorithm.rredcot={name} instead of it"
             )
-        values |= keys
-        sources |= dict.fromkeys(keys, f"preset {name}")
+        kept = {key: value for key, value in keys.items() if not _of_another(key, keys, own)}
+        values |= kept
+        sources |= dict.fromkeys(kept, f"preset {name}")
     return values | own, sources | dict.fromkeys(own, GIVEN)
+
+
+def _of_another(key: str, keys: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
+    """Whether a preset's ``key`` holds options of what it names, and something else is ``given`` in its place."""
+    name = key.removesuffix("_kwargs")
+    return name != key and name in keys and given.get(name, keys[name]) != keys[name]
 
 
 def find_preset(name: object) -> Preset:

@@ -29,16 +29,26 @@ def test_a_preset_is_its_keys_on_the_defaults(name: str) -> None:
 
 
 def test_presets_are_what_they_promise() -> None:
-    exact, lean, paper = (rr.RRedCoTConfig.from_mapping({"preset": name}) for name in ("exact", "lean", "paper"))
+    exact, lean, low, paper = (rr.RRedCoTConfig.from_mapping({"preset": name}) for name in PRESETS)
     assert (exact.scale, exact.lam, exact.leave_one_out) == ("none", 1.0, True)
     assert not proposal_limits(lean.build_value_estimator()), "no probes"
     assert lean.baseline == "trace"
+    assert (low.scale, low.credit_weight, low.build_baseline(log_probs=True).floor) == ("none", 0.5, 0.0001)
     assert (paper.mode, paper.calibrate) == ("weighted", "none")
 
 
 def test_explicit_keys_win_even_where_they_are_the_default() -> None:
     config = rr.RRedCoTConfig.from_mapping({"preset": "lean", "baseline": "auto", "lam": 0.9})
     assert (config.baseline, config.value_estimator, config.lam) == ("auto", "confidence", 0.9)
+
+
+def test_a_presets_options_of_a_baseline_go_with_it() -> None:
+    keys, sources = resolve_keys({"preset": "low_variance", "baseline": "value"})
+    assert "baseline_kwargs" not in keys and "baseline_kwargs" not in sources
+    assert keys["credit_weight"] == 0.5
+    same, _ = resolve_keys({"preset": "low_variance", "baseline": "trace"})
+    assert same["baseline_kwargs"] == PRESETS["low_variance"].keys["baseline_kwargs"]
+    assert rr.RRedCoTConfig.from_mapping({"preset": "low_variance", "baseline": "auto"}).baseline == "auto"
 
 
 def test_a_preset_wins_over_the_defaults_of_an_estimators_name() -> None:
@@ -53,7 +63,7 @@ def test_a_preset_wins_over_the_defaults_of_an_estimators_name() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"preset": "leen"}, r"preset='leen': unknown\. Did you mean 'lean'\? Known: exact, lean, paper"),
+        ({"preset": "leen"}, r"preset='leen': unknown\. Did you mean 'lean'\? Known: exact, lean, low_variance, paper"),
         ({"preset": ["lean"]}, r"preset=\['lean'\]: unknown"),
         ({"presets": "lean"}, "Did you mean 'preset'"),
         (
