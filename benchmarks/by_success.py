@@ -35,9 +35,11 @@ TASKS = {
 CREDITS = {
     "no_baseline": "no baseline at all",
     "default_unscaled": "the default",
-    "low_floor_trace": "one baseline per trace, low floor",
     "low_floor": "the default, low floor",
     "low_floor_credit_weight_0.5": "… and `credit_weight: 0.5`",
+    "low_floor_trace": "one baseline per trace, low floor",
+    "low_variance": "… and `credit_weight: 0.5` (`preset=low_variance`)",
+    "low_variance_confidence": "… without probes (`value_estimator=confidence`)",
 }
 """Names of ``gradient.py``, and of the page."""
 

@@ -9,6 +9,7 @@ Reference for all: leave-one-out REINFORCE on a separate sample of four times th
 trace = 1, of the same resamples, which is what segments have to beat. ``cosine`` of E g and ∇, and ``bias``
 ‖E g − ∇‖ / ‖∇‖ (a gradient of another length counts as biased), without the noise of either. ``spread_vs_grpo``:
 tr Cov(g) / ‖E g‖², GRPO = 1, under 1 is better. ``tokens``: of a step with continuations, those of its rollouts = 1.
+With ``--adam`` all lengths and angles are those of gradients as Adam scales them (grads/adam.py).
 95% intervals: bootstrap over steps and prompts. Gradients of distinct segments are sketched, see grads/sketch.py; on a
 real language model (``--families totals words functions``), they are those of its last two layers. Stages are kept
 in ``--cache``: an interrupted run goes on there.
@@ -169,6 +170,7 @@ def parse_arguments() -> argparse.Namespace:
         help=f"rates of success between which prompts are taken (default {Sizes.low} {Sizes.high})",
     )
     parser.add_argument("--seed", type=int, default=0, help="of questions and rollouts (default 0)")
+    parser.add_argument("--adam", action="store_true", help="lengths and angles as Adam scales every coordinate")
     add_device(parser)
     parser.add_argument("--cache", type=Path, default=CACHE, help="folder for models, rollouts and gradients")
     parser.add_argument("--output", type=Path, default=OUTPUT, help="where the JSON goes; the picture beside it")
@@ -189,7 +191,9 @@ def main() -> None:
     torch.set_num_threads(1)
     begin = time.process_time()
     low, high = args.success
-    sizes = dataclasses.replace(QUICK if args.quick else Sizes(), seed=args.seed, low=low, high=high)
+    sizes = dataclasses.replace(
+        QUICK if args.quick else Sizes(), seed=args.seed, low=low, high=high, adam=args.adam
+    )
     given = {name: getattr(args, name) for name in GIVEN if getattr(args, name) is not None}
     sizes = dataclasses.replace(sizes, **given)
     training = QUICK_TRAINING if args.quick else CleanTraining(steps=args.steps)

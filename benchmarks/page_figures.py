@@ -57,8 +57,8 @@ OF_SUCCESS = {
     "default_unscaled": ("default, scale: none", "#7db3dd"),
     "norm_weighted_mean": ("one baseline per trace", "#d9600a"),
     "low_floor_trace": ("one baseline per trace, low floor", "#f2a65a"),
-    "low_floor": ("default, low floor", "#2a7f4f"),
-    "low_floor_credit_weight_0.5": ("default, low floor, credit_weight: 0.5", "#7cc49a"),
+    "low_floor": ("default, low floor", "#7cc49a"),
+    "low_variance": ("preset: low_variance", "#2a7f4f"),
     "no_baseline": ("no baseline at all", "#8e44ad"),
 }
 

@@ -15,17 +15,34 @@ import torch
 
 
 class Sketch:
-    """(…, n) → (…, size), the same signs for the same seed."""
+    """(…, n) → (…, size), the same signs for the same seed; of gradients times ``scale`` (n,), where there is one."""
 
-    def __init__(self, coordinates: int, size: int, seed: int = 0, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        coordinates: int,
+        size: int,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+        scale: torch.Tensor | None = None,
+    ) -> None:
         self.size, self.rows = size, math.ceil(coordinates / size)
         generator = torch.Generator().manual_seed(seed)
         self.padding = self.rows * size - coordinates
         signs = torch.randint(0, 2, (self.rows, size), generator=generator).float() * 2 - 1
         self.signs = signs.to(device)
+        self.scale = None if scale is None else scale.to(device)
+
+    @property
+    def identity(self) -> Any:
+        """What a stored sketch depends on besides its gradient; a scale follows from the rollouts stored beside it."""
+        return self.size if self.scale is None else [self.size, "scaled"]
+
+    def scaled(self, gradients: torch.Tensor) -> torch.Tensor:
+        """The gradients whose products a sketch has."""
+        return gradients if self.scale is None else gradients * self.scale
 
     def __call__(self, gradients: torch.Tensor) -> torch.Tensor:
-        padded = torch.nn.functional.pad(gradients, (0, self.padding))
+        padded = torch.nn.functional.pad(self.scaled(gradients), (0, self.padding))
         return (padded.unflatten(-1, (self.rows, self.size)) * self.signs).sum(-2)
 
 

@@ -11,6 +11,7 @@ from lab.family import Question
 from lab.rollouts import Actor
 from lab.store import Store
 
+from grads.adam import adam_scale
 from grads.asking import Asked
 from grads.moments import Reference
 from grads.step import FITTED, LATER, config, fit_values
@@ -38,7 +39,7 @@ class Sizes:
 
     Prompts are the first of ``candidates`` questions whose success in ``pilot`` rollouts lies between ``low`` and
     ``high``. ``windows``: how many different pasts the steps have in turn, of ``past`` steps each. ``pool``: continuations
-    of every state; 0 leaves out all credit that needs them.
+    of every state; 0 leaves out all credit that needs them. ``adam``: every coordinate as Adam scales it (grads/adam.py).
     """
 
     prompts: int = 16
@@ -55,6 +56,7 @@ class Sizes:
     sketch: int = 8192
     resamples: int = 200
     seed: int = 0
+    adam: bool = False
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,7 @@ def prepare(actor: Actor, sizes: Sizes, store: Store) -> Setup:
         traces.batch(list(range(len(traces.rows))), [""] * len(traces.rows)).rollouts
     )
     print(f"{actor.family.name}: {len(traces.rows)} distinct traces", flush=True)
-    sketch = make_sketch(actor, sizes.sketch)
+    sketch = make_sketch(actor, sizes.sketch, adam_scale(actor, chosen, counted, store) if sizes.adam else None)
     pieces, halves = [], []
     for p, question in enumerate(chosen):
         pieces.append(build_pieces(actor, traces, p, segments, sketch, store))

@@ -123,14 +123,14 @@ def build_pieces(
         parts = [sketch(segment_gradients(actor.model, row.prompt, row.response, spans)) for row, spans in wanted]
         return {"sketches": torch.cat(parts).cpu()}
 
-    settings = [sketch.size, traces.questions[prompt].text, [list(key) for key in number]]
+    settings = [sketch.identity, traces.questions[prompt].text, [list(key) for key in number]]
     return Pieces(number, store.tensors("pieces", settings, make)["sketches"])
 
 
 def reference_gradient(
     actor: Actor, question: Question, counted: Counted, sketch: Sketch, store: Store, name: str
 ) -> dict[str, torch.Tensor]:
-    """Leave-one-out REINFORCE on one large group: ``sketch`` (k,) and ``exact`` (n,); unbiased."""
+    """Leave-one-out REINFORCE on one large group: ``sketch`` (k,) and ``exact`` (n,), scaled as the sketch; unbiased."""
 
     def make() -> dict[str, torch.Tensor]:
         rows = [encode(actor, question, tokens) for tokens, _ in counted]
@@ -138,10 +138,10 @@ def reference_gradient(
         mean = (rewards * counts).sum() / counts.sum()
         weights = counts * (rewards - mean) / (counts.sum() - 1)
         exact = weighted_gradient(actor.model, rows[0].prompt, [row.response for row in rows], weights.tolist())
-        return {"exact": exact.cpu(), "sketch": sketch(exact).cpu()}
+        return {"exact": sketch.scaled(exact).cpu(), "sketch": sketch(exact).cpu()}
 
-    return store.tensors(name, [sketch.size, question.text, [[list(t), c] for t, c in counted]], make)
+    return store.tensors(name, [sketch.identity, question.text, [[list(t), c] for t, c in counted]], make)
 
 
-def make_sketch(actor: Actor, size: int) -> Sketch:
-    return Sketch(coordinates(actor.model), size, device=actor.model.device)
+def make_sketch(actor: Actor, size: int, scale: torch.Tensor | None = None) -> Sketch:
+    return Sketch(coordinates(actor.model), size, device=actor.model.device, scale=scale)

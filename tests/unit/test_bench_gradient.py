@@ -209,6 +209,27 @@ def test_without_continuations_the_rest_is_the_same(actor: Actor, folder: Path, 
     assert not without.tokens and not value_errors(without.values) and value_errors(whole.values)
 
 
+def test_in_adams_metric_every_coordinate_is_over_the_root_of_its_second_moment(
+    actor: Actor, folder: Path, setup: Setup
+) -> None:
+    scaled = prepare(actor, dataclasses.replace(TINY, adam=True), Store(folder))
+    moment = torch.zeros(coordinates(actor.model))
+    for rolled in setup.traces.rollouts:
+        rewards = np.array([setup.traces.rows[i].row.reward for i in rolled])
+        distinct, first, count = np.unique(rolled, return_index=True, return_counts=True)
+        for i, centred, times in zip(distinct, (rewards - rewards.mean())[first], count, strict=True):
+            row = setup.traces.rows[i]
+            gradient = weighted_gradient(actor.model, row.prompt, [row.response], [float(centred)])
+            moment += int(times) * gradient.square() / len(rolled) / TINY.prompts
+    scale = torch.where(moment > 0, 1 / (moment.sqrt() + 1e-8), 0.0)
+    for (plain, _), (own, _) in zip(setup.halves, scaled.halves, strict=True):
+        expected = plain["exact"] * scale
+        assert torch.allclose(
+            own["exact"], expected, atol=1e-3 * float(expected.norm()) / len(scale) ** 0.5, rtol=1e-2
+        )
+        assert torch.equal(own["sketch"], Sketch(len(scale), TINY.sketch)(own["exact"]))
+
+
 def test_resumed_is_the_same_and_a_broken_file_is_named(
     actor: Actor, folder: Path, setup: Setup, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -63,7 +63,10 @@ def test_a_preset_wins_over_the_defaults_of_an_estimators_name() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"preset": "leen"}, r"preset='leen': unknown\. Did you mean 'lean'\? Known: exact, lean, low_variance, paper"),
+        (
+            {"preset": "leen"},
+            r"preset='leen': unknown\. Did you mean 'lean'\? Known: exact, lean, low_variance, paper",
+        ),
         ({"preset": ["lean"]}, r"preset=\['lean'\]: unknown"),
         ({"presets": "lean"}, "Did you mean 'preset'"),
         (
