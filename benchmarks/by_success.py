@@ -1,8 +1,9 @@
-"""Signal over variance on prompts of any success, as training has them, from gradient.py's results: a table of a page.
+"""Signal over variance on prompts of any success, as training has them, from gradient.py's results: two tables of a page.
 
     python benchmarks/by_success.py
 
-One baseline per trace = 1 (``snr_vs_trace``), for each task, and a geometric mean with its interval as in segments_add.py.
+One baseline per trace = 1 (``snr_vs_trace``), for each task, and a geometric mean with its interval as in segments_add.py;
+the second table is that of gradients as Adam scales them.
 ``RESULTS`` are those by rate of success, which page_figures.py draws.
 """
 
@@ -21,16 +22,13 @@ RESULTS = {
 }
 """Success of the prompts -> result."""
 
-TASKS = {
-    "sums": "gradient_any",
-    "sorting": "gradient_any",
-    "own_sums": "gradient_any",
-    "habits": "gradient_any",
-    "parts": "gradient_any",
-    "chains": "gradient_any",
-    "totals": "gradient_any_totals",
-}
+TINY = ("sums", "sorting", "own_sums", "habits", "parts", "chains")
+
+PLAIN = dict.fromkeys(TINY, "gradient_any") | {"totals": "gradient_any_totals"}
 """Task -> result, of any success."""
+
+ADAM = dict.fromkeys(TINY, "gradient_adam")
+"""The same as Adam scales gradients."""
 
 CREDITS = {
     "no_baseline": "no baseline at all",
@@ -44,17 +42,22 @@ CREDITS = {
 """Names of ``gradient.py``, and of the page."""
 
 
-def main() -> None:
-    committed = Committed(Path(__file__).parent / "results")
-    print(f"| credit | {' | '.join(f'`{task}`' for task in TASKS)} | mean |")
-    print("| --- " * (len(TASKS) + 2) + "|")
+def table(committed: Committed, tasks: dict[str, str]) -> str:
+    """A line per way of giving credit, a column per task."""
+    lines = [f"| credit | {' | '.join(f'`{task}`' for task in tasks)} | mean |", "| --- " * (len(tasks) + 2) + "|"]
     for credit, name in CREDITS.items():
         own = [
             committed.record(result)["summary"][f"{task}/snr_vs_trace/{credit}"]  # type: ignore[index]
-            for task, result in TASKS.items()
+            for task, result in tasks.items()
         ]
         cells = [name, *("{value:.2f}".format(**one) for one in own), geometric_mean(own)]
-        print(f"| {' | '.join(cells)} |")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    committed = Committed(Path(__file__).parent / "results")
+    print(table(committed, PLAIN), table(committed, ADAM), sep="\n\n")
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "learning_window": Entry("calibration over 4, 16 and 64 steps", LEARNING),
         "learning_large_verl": Entry("the lean trainer against real runs of verl", LEARNING),
         "learning_lm_gpu": Entry("learning of a real language model, on an H100", LANGUAGE_MODEL),
-        "learning_low_floor": Entry("the same with a baseline of a low floor, at one rate", LEARNING),
+        "learning_low_floor": Entry("the same with baselines of a low floor, at one rate", LEARNING),
         "gradient": Entry("signal over variance of the gradient, by way of giving credit", GRADIENT),
         "gradient_habits": Entry("the same on the task `habits`", GRADIENT),
         "gradient_chains": Entry("the same on `chains`", GRADIENT),
@@ -68,10 +68,12 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "gradient_easy": Entry("… on prompts that are mostly solved", GRADIENT),
         "gradient_any": Entry("… on prompts of any success", GRADIENT),
         "gradient_any_totals": Entry("… of a real language model", GRADIENT),
+        "gradient_adam": Entry("… of tiny models, as Adam scales every coordinate", GRADIENT),
         "gradient_chains_past": Entry("`chains` with values calibrated on earlier steps", GRADIENT),
         "gradient_own_sums_past": Entry("`own_sums` with values calibrated on earlier steps", GRADIENT),
         "gradient_lm": Entry("signal over variance on a real language model", LANGUAGE_MODEL),
         "gradient_lm_totals": Entry("the same on the task `totals`", LANGUAGE_MODEL),
+        "gradient_lm_functions": Entry("the same on programs, without continuations", LANGUAGE_MODEL),
         "gradient_lm_totals_gpu": Entry("another draw of `totals`, on an H100", LANGUAGE_MODEL),
         "gradient_later": Entry(
             "credit of later segments (`credit_weight`), with values calibrated on earlier steps", GRADIENT

@@ -6,7 +6,8 @@ prompts. Gradient of a step: mean over prompts and rollouts of Σ_t A_t ∇ log 
 
 Reference for all: leave-one-out REINFORCE on a separate sample of four times the rollouts, in two independent halves.
 ``snr_vs_grpo``: (E g · ∇/‖∇‖)² / tr Cov(g), GRPO = 1, at the same number of rollouts; ``snr_vs_trace``: one baseline per
-trace = 1, of the same resamples, which is what segments have to beat. ``cosine`` of E g and ∇, and ``bias``
+trace = 1, of the same resamples, which is what segments have to beat. ``drawn_vs_grpo``: the same where a step's prompts
+are drawn at random, as in training; no credit lowers that part of the noise (``grpo_noise_of_prompts`` of GRPO's). ``cosine`` of E g and ∇, and ``bias``
 ‖E g − ∇‖ / ‖∇‖ (a gradient of another length counts as biased), without the noise of either. ``spread_vs_grpo``:
 tr Cov(g) / ‖E g‖², GRPO = 1, under 1 is better. ``tokens``: of a step with continuations, those of its rollouts = 1.
 With ``--adam`` all lengths and angles are those of gradients as Adam scales them (grads/adam.py).
@@ -58,7 +59,7 @@ GIVEN = {
 """Sizes that the command line may give."""
 
 SHIPPED, BASELINE, TRACE = "default", "grpo", "norm_weighted_mean"
-MEASURES = ("snr_vs_grpo", "snr_vs_trace", "cosine", "bias", "spread_vs_grpo")
+MEASURES = ("snr_vs_grpo", "snr_vs_trace", "drawn_vs_grpo", "cosine", "bias", "spread_vs_grpo")
 
 
 def measured(found: list[Moments], baseline: list[Moments], trace: list[Moments]) -> dict[str, dict[str, float]]:
@@ -66,6 +67,7 @@ def measured(found: list[Moments], baseline: list[Moments], trace: list[Moments]
     columns = {
         "snr_vs_grpo": [own.snr / other.snr for own, other in zip(found, baseline, strict=True)],
         "snr_vs_trace": [own.snr / other.snr for own, other in zip(found, trace, strict=True)],
+        "drawn_vs_grpo": [own.drawn_snr / other.drawn_snr for own, other in zip(found, baseline, strict=True)],
         "spread_vs_grpo": [own.spread / other.spread for own, other in zip(found, baseline, strict=True)],
         "cosine": [own.cosine for own in found],
         "bias": [own.bias for own in found],
@@ -118,6 +120,7 @@ def facts(setup: Setup, grpo: Moments) -> Summary:
     reference, exact = setup.reference, setup.exact_reference
     numbers = {
         "grpo_noise_over_signal": 1 / grpo.snr,
+        "grpo_noise_of_prompts": grpo.prompts / (grpo.trace + grpo.prompts),
         "accuracy": float(setup.prompt_means.mean()),
         "distinct_segments": float(sum(len(own.number) for own in setup.pieces)),
         "reference_cosine_of_halves": float(

@@ -50,7 +50,7 @@ class Moments:
     """Of the gradient of a step with the prompts of a draw, all in squared units of the gradient.
 
     ``square``: ‖E g‖²; ``along``: E g · ∇; ``along_square``: (E g · ∇)², without the noise of E g; ``reference``: ‖∇‖²;
-    ``trace``: tr Cov(g).
+    ``trace``: tr Cov(g), prompts given; ``prompts``: what it gains where they are drawn at random, tr Cov(E[g | prompts]).
     """
 
     square: float
@@ -58,11 +58,17 @@ class Moments:
     along_square: float
     reference: float
     trace: float
+    prompts: float = 0.0
 
     @property
     def snr(self) -> float:
         """(E g · ∇/‖∇‖)² / tr Cov(g); NaN where ‖∇‖² cannot be told from 0."""
         return self.along_square / self.reference / self.trace if self.reference > 0 else float("nan")
+
+    @property
+    def drawn_snr(self) -> float:
+        """The same with the variance of which prompts a step has, which credit does not lower."""
+        return self.snr * self.trace / (self.trace + self.prompts)
 
     @property
     def spread(self) -> float:
@@ -114,10 +120,13 @@ def _drawn(
     mean = (c * along).sum() / number
     # a prompt drawn twice has two independent groups: its variance counts w times, not w² times
     trace = w @ covariance @ w - ((w.square() - w) * covariance.diagonal()).sum()
+    # unbiased variance of the prompts' mean gradients, of a mean of as many prompts
+    prompts = (w @ other.diagonal() - w @ other @ w / w.sum()) / (w.sum() - 1).clamp(min=1) / w.sum()
     return Moments(
         square=float(w @ other @ w / scale),
         along=float(mean),
         along_square=float(((c * along).sum().square() - (c * along).square().sum()) / pairs),
         reference=float(w @ between @ w / scale),
         trace=float(trace / scale),
+        prompts=float(prompts),
     )

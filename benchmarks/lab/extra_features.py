@@ -46,9 +46,9 @@ def _probe_columns(bench: Workbench, index: int, logit: torch.Tensor) -> dict[st
         good = log_pi + torch.where(everyone.valid, everyone.utility, 0.0)[:, None, :].clamp(min=0).log()
         share = (torch.logsumexp(good, dim=2) - mass).clamp(-9, 0).exp().clamp(1e-4, 1 - 1e-4).logit()
     first = logit[:, 1:2] if logit.shape[1] > 1 else logit
-    behind = torch.cat([first, logit[:, 1:]], dim=1)  # the prompt's state is not probed
-    change = torch.diff(behind, dim=1, prepend=behind[:, :1])
-    past = behind.cummax(dim=1).values
+    before = torch.cat([first, logit[:, 1:]], dim=1)  # the prompt's state is not probed
+    change = torch.diff(before, dim=1, prepend=before[:, :1])
+    past = before.cummax(dim=1).values
     return {
         "log_value": log_value,
         "logit_max": past,

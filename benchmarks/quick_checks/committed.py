@@ -33,11 +33,14 @@ COMMANDS = {
             ("any", "habits own_sums chains sorting parts sums", "0 1"),
         )
     },
+    "gradient_adam": "python benchmarks/gradient.py --families habits chains parts own_sums sorting sums --candidates 256 --pool 0 "
+    "--success 0 1 --adam --output benchmarks/results/gradient_adam.json",
     "gradient_any_totals": "python benchmarks/gradient.py --families totals --prompts 6 --candidates 24 --pool 0 --success 0 1 "
     "--output benchmarks/results/gradient_any_totals.json",
     "learning_low_floor": "python benchmarks/learning.py --families habits chains parts --systems grpo rredcot no_baseline "
     "--system low_floor baseline=least_variance 'baseline_kwargs={floor: 0.0001, pseudo_rollouts: 32}' scale=none "
     "--system low_floor_half baseline=least_variance 'baseline_kwargs={floor: 0.0001, pseudo_rollouts: 32}' scale=none "
+    "credit_weight=0.5 --system low_variance baseline=trace 'baseline_kwargs={floor: 0.0001, pseudo_rollouts: 32}' scale=none "
     "credit_weight=0.5 --rates 1e-4 --tuning-seeds --merge benchmarks/results/learning_no_baseline.json "
     "--output benchmarks/results/learning_low_floor.json",
     "learning": "make bench-learning",
@@ -81,6 +84,8 @@ COMMANDS = {
     "overhead": "make bench-overhead",
     "probe_overhead": "make bench-probes",
     "gradient_lm": "python benchmarks/gradient.py --families words --prompts 6 --pool 33 --candidates 24 --output benchmarks/results/gradient_lm.json",
+    "gradient_lm_functions": "python benchmarks/gradient.py --families functions --prompts 6 --candidates 24 --pool 0 "
+    "--output benchmarks/results/gradient_lm_functions.json",
     "gradient_lm_totals": "python benchmarks/gradient.py --families totals --prompts 6 --pool 33 --candidates 24 "
     "--output benchmarks/results/gradient_lm_totals.json",
     "gradient_lm_totals_gpu": "python benchmarks/gradient.py --device cuda --families totals --prompts 6 --pool 33 "

@@ -151,6 +151,23 @@ def test_a_prompt_drawn_twice_counts_as_two_independent_groups() -> None:
     assert two.square == pytest.approx(one.square, rel=1e-4)
 
 
+def test_prompts_drawn_at_random_add_the_variance_between_them() -> None:
+    """Steps of 8 prompts out of 4,000: their gradients vary as the formula says from 8 prompts' rollouts alone."""
+    generator = torch.Generator().manual_seed(0)
+    mean, per_prompt, per_group = torch.randn(50, generator=generator), 2.0, 3.0
+    found = []
+    for _ in range(200):
+        truth = mean + per_prompt * torch.randn(8, 50, generator=generator)
+        groups = truth + per_group * torch.randn(6, 8, 50, generator=generator)
+        found.append(moments(groups, Reference(truth, truth), [Draw(torch.ones(6), torch.ones(8))])[0])
+    assert np.mean([m.prompts for m in found]) == pytest.approx(50 * per_prompt**2 / 8, rel=0.05)
+    assert np.mean([m.trace for m in found]) == pytest.approx(50 * per_group**2 / 8, rel=0.05)
+    one = found[0]
+    assert one.drawn_snr == pytest.approx(one.along_square / one.reference / (one.trace + one.prompts))
+    alone = moments(groups, Reference(truth, truth), [Draw(torch.ones(6), torch.eye(8)[2])])[0]
+    assert alone.prompts == pytest.approx(0.0, abs=1e-3), "one prompt tells nothing of others"
+
+
 def test_a_length_that_is_not_there_is_no_number() -> None:
     noise = torch.randn(6, 2, 50, generator=torch.Generator().manual_seed(3))
     nothing = noise - noise.mean(0)
