@@ -76,6 +76,9 @@ FURTHER_RATES = {
 }
 """Tried outward, one after the other, where a system does best at the edge of ``RATES``."""
 
+SHAPE = ("steps", "prompts", "group")
+"""Sizes that the command line may give."""
+
 TUNING_SEEDS = {SMALL: (9001, 9002, 9003, 9004), LARGE: (9001, 9002), LM_BATCH: (9001,), LM_GPU: (9001,)}
 """Noisy steps break down at a rate on one seed and not on the next."""
 
@@ -112,6 +115,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
             f"--device {args.device}: {part} runs on the CPU alone; choose --systems without, or --device cpu"
         )
     sizes = replace(BATCHES[args.batch], clean_steps=args.clean_steps)
+    given = {name: value for name in SHAPE if (value := getattr(args, name)) is not None}
     rates = RATES[args.batch] if args.rates is None else tuple(args.rates)
     tuning = TUNING_SEEDS[args.batch] if args.tuning_seeds is None else tuple(args.tuning_seeds)
     families = args.families or (QUICK_FAMILIES if args.quick else DEFAULT_FAMILIES)
@@ -121,7 +125,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
         rates[:1] if args.quick else rates,
         tuning[:1] if args.quick else tuning,
         tuple(args.seeds[:2] if args.quick else args.seeds),
-        QUICK if args.quick else replace(sizes, steps=args.steps or sizes.steps),
+        QUICK if args.quick else replace(sizes, **given),
         FURTHER_RATES[args.batch] if args.rates is None and not args.quick else (),
         args.device,
     )

@@ -55,6 +55,8 @@ def add_choices(parser: argparse.ArgumentParser, families: Sequence[str], batche
         help="learning rates to choose from, no others (default: three or four, more where the best is at the edge)",
     )
     add("--steps", type=int, help="training steps of a run")
+    add("--prompts", type=int, help="prompts of a step, in place of the batch's")
+    add("--group", type=int, help="rollouts of a prompt")
     add("--clean-steps", type=int, default=Sizes.clean_steps, help="supervised steps of the model of own_sums, …")
 
 
