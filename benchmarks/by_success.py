@@ -27,7 +27,7 @@ TINY = ("sums", "sorting", "own_sums", "habits", "parts", "chains")
 PLAIN = dict.fromkeys(TINY, "gradient_any") | {"totals": "gradient_any_totals"}
 """Task -> result, of any success."""
 
-ADAM = dict.fromkeys(TINY, "gradient_adam")
+ADAM = dict.fromkeys(("habits", "parts", "chains"), "gradient_adam")
 """The same as Adam scales gradients."""
 
 CREDITS = {

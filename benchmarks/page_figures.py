@@ -1,4 +1,4 @@
-"""Three figures of the README and the evidence pages, from committed results alone.
+"""Four figures of the README and the evidence pages, from committed results alone.
 
     python benchmarks/page_figures.py
 
@@ -6,6 +6,7 @@
 system's tuned rate, smoothed over three validations; bands are 95% bootstrap intervals of the mean.
 ``signal.png``: signal over variance of the gradient, GRPO = 1, six tasks, with 95% intervals.
 ``success.png``: the same on two tasks by the rate of success of their prompts.
+``shapes.png``: as effect.png, for the same rollouts as few prompts with many each or as many prompts with few (shapes.py).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from by_success import RESULTS as BY_SUCCESS
 from learn.curves import smoothed
 from learn.statistics import mean_band
 from matplotlib.figure import Figure
+from shapes import found_curves
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -57,9 +59,17 @@ OF_SUCCESS = {
     "default_unscaled": ("default, scale: none", "#7db3dd"),
     "norm_weighted_mean": ("one baseline per trace", "#d9600a"),
     "low_floor_trace": ("one baseline per trace, low floor", "#f2a65a"),
-    "low_floor": ("default, low floor", "#7cc49a"),
-    "low_variance": ("preset: low_variance", "#2a7f4f"),
+    "low_floor": ("default, low floor", "#2a7f4f"),
+    "low_floor_credit_weight_0.5": ("default, low floor, credit_weight: 0.5", "#7cc49a"),
     "no_baseline": ("no baseline at all", "#8e44ad"),
+}
+
+SHAPES = {
+    ("2 × 8", "grpo"): ("GRPO, 2 prompts × 8 rollouts", "#5f6b7a", "-"),
+    ("8 × 2", "grpo"): ("GRPO, 8 × 2", "#5f6b7a", "--"),
+    ("2 × 8", "low_variance"): ("low_variance, 2 × 8", "#2a7f4f", "--"),
+    ("8 × 2", "no_baseline"): ("no baseline at all, 8 × 2", "#8e44ad", "-"),
+    ("8 × 2", "low_variance"): ("low_variance, 8 × 2", "#2a7f4f", "-"),
 }
 
 
@@ -129,20 +139,45 @@ def draw_success(output: Path) -> None:
     _save(figure, output)
 
 
+Style = tuple[str, str, str]
+
+
 def draw_effect(output: Path) -> None:
-    """A panel per task."""
-    figure, axes = plt.subplots(1, len(PANELS), figsize=(11, 3.5), layout="constrained")
-    for axis, (family, (result, title)) in zip(axes, PANELS.items(), strict=True):
-        for system, (label, color, style) in SYSTEMS.items():
-            steps, curves = accuracies(result, family, system)
-            axis.plot(steps, curves.mean(axis=0), style, color=color, label=label, linewidth=1.8)
-            axis.fill_between(steps, *mean_band(curves), color=color, alpha=0.15, linewidth=0)
+    """A panel per task, a curve per system."""
+    panels = {
+        title: [(*accuracies(result, family, system), style) for system, style in SYSTEMS.items()]
+        for family, (result, title) in PANELS.items()
+    }
+    _draw_learning(output, panels)
+
+
+def draw_shapes(output: Path) -> None:
+    """A panel per task, a curve per shape of a step and system."""
+    found = found_curves(RESULTS)
+    panels = {
+        f"{family}, {title}": [
+            (own.steps, np.apply_along_axis(smoothed, 1, own.evals["accuracy"]), style)
+            for key, style in SHAPES.items()
+            for own in [found[key][family]]
+        ]
+        for family, (_, title) in PANELS.items()
+    }
+    _draw_learning(output, panels)
+
+
+def _draw_learning(output: Path, panels: dict[str, list[tuple[np.ndarray, np.ndarray, Style]]]) -> None:
+    """A panel per title: steps (E,), smoothed accuracies (n, E), and label, colour and line of a curve."""
+    figure, axes = plt.subplots(1, len(panels), figsize=(11, 3.5), layout="constrained")
+    for axis, (title, curves) in zip(axes, panels.items(), strict=True):
+        for steps, accuracy, (label, color, style) in curves:
+            axis.plot(steps, accuracy.mean(axis=0), style, color=color, label=label, linewidth=1.8)
+            axis.fill_between(steps, *mean_band(accuracy), color=color, alpha=0.12, linewidth=0)
         axis.set(title=title, xlabel="training steps of 16 rollouts", xlim=(0, steps[-1]), ylim=(0, None))
         axis.grid(color="0.92")
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel("held-out accuracy")
     lines, labels = axes[0].get_legend_handles_labels()
-    figure.legend(lines, labels, loc="outside lower center", ncols=len(SYSTEMS), frameon=False)
+    figure.legend(lines, labels, loc="outside lower center", ncols=min(len(lines), 4), frameon=False)
     _save(figure, output)
 
 
@@ -160,3 +195,4 @@ if __name__ == "__main__":
     draw_effect(folder / "effect.png")
     draw_signals(folder / "signal.png")
     draw_success(folder / "success.png")
+    draw_shapes(folder / "shapes.png")

@@ -84,11 +84,16 @@ def collect(runs: Sequence[Run], records: Mapping[Run, Record], pace: Pace | Non
     Raises:
         ValueError: none of them is done.
     """
-    there = [records[run] for run in runs if run in records]
-    seeds = [run.seed for run in runs if run in records and records[run]["status"] == DONE]
-    done = [record for record in there if record["status"] == DONE]
-    if not done:
+    there = [(run.seed, records[run]) for run in runs if run in records]
+    if not any(record["status"] == DONE for _, record in there):
         raise ValueError(f"{runs[0].family} {runs[0].system.name}: no finished run")
+    return curves_of(there, pace)
+
+
+def curves_of(runs: Sequence[tuple[int, Record]], pace: Pace | None = None) -> Curves:
+    """The arrays of runs of one system on one family, each with its seed; one of them at least is done."""
+    seeds = [seed for seed, record in runs if record["status"] == DONE]
+    done = [record for _, record in runs if record["status"] == DONE]
     steps = np.array(done[0]["evals"]["step"])
     at = steps.astype(int)
     totals = [spent(record, pace) for record in done]
@@ -107,7 +112,7 @@ def collect(runs: Sequence[Run], records: Mapping[Run, Record], pace: Pace | Non
             "step": np.tile(steps, (len(done), 1)),
             **{name: np.array([total[name][at] for total in totals]) for name in ("seconds", "tokens")},
         },
-        tuple(record["reason"] for record in there if record["status"] != DONE),
+        tuple(record["reason"] for _, record in runs if record["status"] != DONE),
         frozenset(record.get("weights", "") for record in done),
         frozenset(record.get("cpu", "") for record in done),
     )

@@ -1,0 +1,77 @@
+"""The same rollouts as few prompts with many rollouts each, or as many prompts with few: a table of a page.
+
+    python benchmarks/shapes.py
+
+From the runs of ``RESULTS``, which learning.py made at one learning rate with 16 rollouts in each of 120 steps. Steps to
+the final accuracy of GRPO in groups of 8 (its 1.00), and final accuracy minus that of GRPO's run with the same seed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from learn.curves import Curves, curves_of, reach
+from learn.runs import rows_of, with_numbers
+from learn.statistics import paired_difference
+from learn.summary import shown
+
+FOLDER = Path(__file__).parent / "results"
+FAMILIES = ("habits", "chains", "parts")
+RESULTS = {"2 × 8": "learning_low_floor", "8 × 2": "learning_shape"}
+"""Prompts × rollouts of each in a step -> result."""
+
+SYSTEMS = {
+    "grpo": "GRPO",
+    "no_baseline": "no baseline at all",
+    "rredcot": "the default",
+    "low_variance": "`preset=low_variance`",
+}
+"""Names of ``learning.py``, and of the page."""
+
+BASE = ("2 × 8", "grpo")
+Found = dict[tuple[str, str], dict[str, Curves]]
+"""Shape and system -> family -> runs."""
+
+
+def found_curves(folder: Path = FOLDER) -> Found:
+    """The runs of every system that has some, by shape."""
+    found: Found = {}
+    for shape, result in RESULTS.items():
+        rows = [with_numbers(row) for row in rows_of(folder / f"{result}.json")]
+        for system in SYSTEMS:
+            own = {family: _runs(rows, family, system) for family in FAMILIES}
+            if all(own.values()):
+                found[shape, system] = {family: curves_of(runs) for family, runs in own.items()}
+    return found
+
+
+def _runs(rows: list[dict], family: str, system: str) -> list[tuple[int, dict]]:
+    of = [row for row in rows if (row["identity"]["family"], row["identity"]["system"]) == (family, system)]
+    return [(row["identity"]["seed"], row) for row in of]
+
+
+def table(found: Found) -> str:
+    """A line per shape and system, a column per family: steps, and accuracy minus GRPO's."""
+    lines = [
+        f"| prompts × rollouts | credit | {' | '.join(f'`{family}`' for family in FAMILIES)} |",
+        "| --- " * 5 + "|",
+    ]
+    for (shape, system), by_family in found.items():
+        cells = [_cell(by_family[family], found[BASE][family]) for family in FAMILIES]
+        lines.append(f"| {shape} | {SYSTEMS[system]} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _cell(curves: Curves, base: Curves) -> str:
+    if curves is base:
+        return "1.00"
+    finals = [dict(zip(c.seeds.tolist(), c.final("accuracy").tolist(), strict=True)) for c in (curves, base)]
+    return f"{shown(reach(curves, base, 'step'))}, {shown(paired_difference(*finals), 3)}"
+
+
+def main() -> None:
+    print(table(found_curves()))
+
+
+if __name__ == "__main__":
+    main()
