@@ -1,9 +1,8 @@
-"""Signal over variance on prompts of any success, as training has them, from gradient.py's results: two tables of a page.
+"""Signal over variance on prompts of any success, as training has them, from gradient.py's results: a table of a page.
 
     python benchmarks/by_success.py
 
-One baseline per trace = 1 (``snr_vs_trace``), for each task, and a geometric mean with its interval as in segments_add.py;
-the second table is that of gradients as Adam scales them.
+One baseline per trace = 1 (``snr_vs_trace``), for each task, and a geometric mean with its interval as in segments_add.py.
 ``RESULTS`` are those by rate of success, which page_figures.py draws.
 """
 
@@ -22,19 +21,14 @@ RESULTS = {
 }
 """Success of the prompts -> result."""
 
-TINY = ("sums", "sorting", "own_sums", "habits", "parts", "chains")
-
-PLAIN = dict.fromkeys(TINY, "gradient_any") | {"totals": "gradient_any_totals"}
+TASKS = dict.fromkeys(("sums", "sorting", "own_sums", "habits", "parts", "chains"), "gradient_any") | {
+    "totals": "gradient_any_totals"
+}
 """Task -> result, of any success."""
-
-ADAM = dict.fromkeys(("habits", "parts", "chains"), "gradient_adam")
-"""The same as Adam scales gradients."""
 
 CREDITS = {
     "no_baseline": "no baseline at all",
     "default_unscaled": "the default",
-    "low_floor": "the default, low floor",
-    "low_floor_credit_weight_0.5": "… and `credit_weight: 0.5`",
     "low_floor_trace": "one baseline per trace, low floor",
     "low_variance": "… and `credit_weight: 0.5` (`preset=low_variance`)",
     "low_variance_confidence": "… without probes (`value_estimator=confidence`)",
@@ -42,22 +36,17 @@ CREDITS = {
 """Names of ``gradient.py``, and of the page."""
 
 
-def table(committed: Committed, tasks: dict[str, str]) -> str:
-    """A line per way of giving credit, a column per task."""
-    lines = [f"| credit | {' | '.join(f'`{task}`' for task in tasks)} | mean |", "| --- " * (len(tasks) + 2) + "|"]
+def main() -> None:
+    committed = Committed(Path(__file__).parent / "results")
+    print(f"| credit | {' | '.join(f'`{task}`' for task in TASKS)} | mean |")
+    print("| --- " * (len(TASKS) + 2) + "|")
     for credit, name in CREDITS.items():
         own = [
             committed.record(result)["summary"][f"{task}/snr_vs_trace/{credit}"]  # type: ignore[index]
-            for task, result in tasks.items()
+            for task, result in TASKS.items()
         ]
         cells = [name, *("{value:.2f}".format(**one) for one in own), geometric_mean(own)]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def main() -> None:
-    committed = Committed(Path(__file__).parent / "results")
-    print(table(committed, PLAIN), table(committed, ADAM), sep="\n\n")
+        print(f"| {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":

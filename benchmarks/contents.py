@@ -59,6 +59,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "learning_lm_gpu": Entry("learning of a real language model, on an H100", LANGUAGE_MODEL),
         "learning_low_floor": Entry("the same with baselines of a low floor, at one rate", LEARNING),
         "learning_shape": Entry("the same rollouts as 8 prompts × 2 in place of 2 × 8", LEARNING),
+        "learning_shape_4": Entry("… as 4 × 4, GRPO alone", LEARNING),
         "gradient": Entry("signal over variance of the gradient, by way of giving credit", GRADIENT),
         "gradient_habits": Entry("the same on the task `habits`", GRADIENT),
         "gradient_chains": Entry("the same on `chains`", GRADIENT),
@@ -74,7 +75,6 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "gradient_own_sums_past": Entry("`own_sums` with values calibrated on earlier steps", GRADIENT),
         "gradient_lm": Entry("signal over variance on a real language model", LANGUAGE_MODEL),
         "gradient_lm_totals": Entry("the same on the task `totals`", LANGUAGE_MODEL),
-        "gradient_lm_functions": Entry("the same on programs, without continuations", LANGUAGE_MODEL),
         "gradient_lm_totals_gpu": Entry("another draw of `totals`, on an H100", LANGUAGE_MODEL),
         "gradient_later": Entry(
             "credit of later segments (`credit_weight`), with values calibrated on earlier steps", GRADIENT

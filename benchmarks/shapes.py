@@ -2,8 +2,8 @@
 
     python benchmarks/shapes.py
 
-From the runs of ``RESULTS``, which learning.py made at one learning rate with 16 rollouts in each of 120 steps. Steps to
-the final accuracy of GRPO in groups of 8 (its 1.00), and final accuracy minus that of GRPO's run with the same seed.
+From the runs of ``RESULTS``, which learning.py made at one learning rate with 16 rollouts in each of 120 steps: steps to
+the final accuracy of GRPO in groups of 8 (its 1.00), then, for the text, final accuracy minus that of GRPO's run with the same seed.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from learn.summary import shown
 
 FOLDER = Path(__file__).parent / "results"
 FAMILIES = ("habits", "chains", "parts")
-RESULTS = {"2 × 8": "learning_low_floor", "8 × 2": "learning_shape"}
+RESULTS = {"2 × 8": "learning_low_floor", "4 × 4": "learning_shape_4", "8 × 2": "learning_shape"}
 """Prompts × rollouts of each in a step -> result."""
 
 SYSTEMS = {
     "grpo": "GRPO",
+    "rloo": "RLOO",
     "no_baseline": "no baseline at all",
     "rredcot": "the default",
     "low_variance": "`preset=low_variance`",
@@ -51,26 +52,34 @@ def _runs(rows: list[dict], family: str, system: str) -> list[tuple[int, dict]]:
 
 
 def table(found: Found) -> str:
-    """A line per shape and system, a column per family: steps, and accuracy minus GRPO's."""
+    """A line per shape and system, a column per family: steps to GRPO's final accuracy."""
     lines = [
         f"| prompts × rollouts | credit | {' | '.join(f'`{family}`' for family in FAMILIES)} |",
         "| --- " * 5 + "|",
     ]
-    for (shape, system), by_family in found.items():
-        cells = [_cell(by_family[family], found[BASE][family]) for family in FAMILIES]
+    for (shape, system), own in found.items():
+        steps = [shown(reach(own[family], found[BASE][family], "step")) for family in FAMILIES]
+        cells = ["1.00"] * len(FAMILIES) if (shape, system) == BASE else steps
         lines.append(f"| {shape} | {SYSTEMS[system]} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _cell(curves: Curves, base: Curves) -> str:
-    if curves is base:
-        return "1.00"
-    finals = [dict(zip(c.seeds.tolist(), c.final("accuracy").tolist(), strict=True)) for c in (curves, base)]
-    return f"{shown(reach(curves, base, 'step'))}, {shown(paired_difference(*finals), 3)}"
+def gains(found: Found) -> str:
+    """Final accuracy minus GRPO's, of every shape and system, as text."""
+    lines = []
+    for (shape, system), own in found.items():
+        gaps = [shown(paired_difference(*map(_finals, (own[f], found[BASE][f]))), 3) for f in FAMILIES]
+        lines.append(f"{shape} {system}: {', '.join(gaps)}")
+    return "\n".join(lines)
+
+
+def _finals(curves: Curves) -> dict[int, float]:
+    return dict(zip(curves.seeds.tolist(), curves.final("accuracy").tolist(), strict=True))
 
 
 def main() -> None:
-    print(table(found_curves()))
+    found = found_curves()
+    print(table(found), gains(found), sep="\n\n")
 
 
 if __name__ == "__main__":

@@ -43,9 +43,11 @@ COMMANDS = {
     "credit_weight=0.5 --system low_variance baseline=trace 'baseline_kwargs={floor: 0.0001, pseudo_rollouts: 32}' scale=none "
     "credit_weight=0.5 --rates 1e-4 --tuning-seeds --merge benchmarks/results/learning_no_baseline.json "
     "--output benchmarks/results/learning_low_floor.json",
-    "learning_shape": "python benchmarks/learning.py --prompts 8 --group 2 --families habits chains parts --systems grpo no_baseline "
+    "learning_shape": "python benchmarks/learning.py --prompts 8 --group 2 --families habits chains parts --systems grpo rloo no_baseline "
     "--system low_variance preset=low_variance --rates 1e-4 --tuning-seeds --seeds 0 1 2 3 4 "
     "--output benchmarks/results/learning_shape.json",
+    "learning_shape_4": "python benchmarks/learning.py --prompts 4 --group 4 --families habits chains parts --systems grpo "
+    "--rates 1e-4 --tuning-seeds --seeds 0 1 2 3 4 --output benchmarks/results/learning_shape_4.json",
     "learning": "make bench-learning",
     "learning_parts": "python benchmarks/learning.py --families parts "
     "--systems grpo rredcot trace_baseline control_no_reward "
@@ -87,8 +89,6 @@ COMMANDS = {
     "overhead": "make bench-overhead",
     "probe_overhead": "make bench-probes",
     "gradient_lm": "python benchmarks/gradient.py --families words --prompts 6 --pool 33 --candidates 24 --output benchmarks/results/gradient_lm.json",
-    "gradient_lm_functions": "python benchmarks/gradient.py --families functions --prompts 6 --candidates 24 --pool 0 "
-    "--output benchmarks/results/gradient_lm_functions.json",
     "gradient_lm_totals": "python benchmarks/gradient.py --families totals --prompts 6 --pool 33 --candidates 24 "
     "--output benchmarks/results/gradient_lm_totals.json",
     "gradient_lm_totals_gpu": "python benchmarks/gradient.py --device cuda --families totals --prompts 6 --pool 33 "

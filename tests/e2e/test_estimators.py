@@ -59,6 +59,23 @@ def test_monte_carlo_and_extensions_of_users(demo_inputs: Inputs, tmp_path: Path
     assert first == 0 < second < 0.5
 
 
+def test_many_prompts_with_two_rollouts_of_each(demo_inputs: Inputs, tmp_path: Path) -> None:
+    """``low_variance`` has baselines from other groups, so that two rollouts that are both right still train."""
+    run = train(
+        demo_inputs,
+        tmp_path,
+        "algorithm.adv_estimator=rredcot",
+        NEWLINE,
+        "+algorithm.rredcot.preset=low_variance",
+        TRAIN_BATCH_SIZE="8",
+        ROLLOUT_N="2",
+    )
+    assert_sound(run, 2)
+    for step in run.steps.values():
+        assert step["rredcot/probes/in_pass/mean"] == 1
+        assert step["critic/advantages/max"] > step["critic/advantages/min"]
+
+
 def test_attribution_in_the_pass_beside_references(demo_inputs: Inputs, tmp_path: Path) -> None:
     """One run for what needs nothing but the pass: a mixture of such estimators, measured from a baseline per token."""
     run = train(

@@ -91,7 +91,8 @@ def test_one_segment_is_their_own_estimator(
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"preset": "exact"}, {"preset": "lean"}, {"segmenter": "fixed", "lam": 0.5}]
+    "options",
+    [{}, {"preset": "exact"}, {"preset": "lean"}, {"preset": "low_variance"}, {"segmenter": "fixed", "lam": 0.5}],
 )
 def test_masked_tokens_and_prompts_get_nothing(
     host: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]

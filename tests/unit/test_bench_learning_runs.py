@@ -171,7 +171,9 @@ def test_a_gradient_that_is_not_finite_fails_the_run(tmp_path: Path, monkeypatch
     assert load(tmp_path, run_of("grpo")) is not None
 
 
-def test_the_shape_of_a_step_may_be_given(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_shape_of_a_step_may_be_given(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(sys, "argv", ["learning.py", "--prompts", "8", "--group", "2", "--steps", "240"])
     sizes = learning.parse_arguments()[1].sizes
     assert (sizes.prompts, sizes.group, sizes.steps) == (8, 2, 240)
