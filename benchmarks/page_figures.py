@@ -171,13 +171,15 @@ def _draw_learning(output: Path, panels: dict[str, list[tuple[np.ndarray, np.nda
     for axis, (title, curves) in zip(axes, panels.items(), strict=True):
         for steps, accuracy, (label, color, style) in curves:
             axis.plot(steps, accuracy.mean(axis=0), style, color=color, label=label, linewidth=1.8)
-            axis.fill_between(steps, *mean_band(accuracy), color=color, alpha=0.12, linewidth=0)
+            axis.fill_between(steps, *mean_band(accuracy), color=color, alpha=0.15, linewidth=0)
         axis.set(title=title, xlabel="training steps of 16 rollouts", xlim=(0, steps[-1]), ylim=(0, None))
         axis.grid(color="0.92")
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel("held-out accuracy")
     lines, labels = axes[0].get_legend_handles_labels()
-    figure.legend(lines, labels, loc="outside lower center", ncols=min(len(lines), 4), frameon=False)
+    figure.legend(
+        lines, labels, loc="outside lower center", ncols=len(lines) if len(lines) < 5 else 3, frameon=False
+    )
     _save(figure, output)
 
 

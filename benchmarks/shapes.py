@@ -17,12 +17,11 @@ from learn.summary import shown
 
 FOLDER = Path(__file__).parent / "results"
 FAMILIES = ("habits", "chains", "parts")
-RESULTS = {"2 × 8": "learning_low_floor", "4 × 4": "learning_shape_4", "8 × 2": "learning_shape"}
+RESULTS = {"2 × 8": "learning_low_floor", "8 × 2": "learning_shape"}
 """Prompts × rollouts of each in a step -> result."""
 
 SYSTEMS = {
     "grpo": "GRPO",
-    "rloo": "RLOO",
     "no_baseline": "no baseline at all",
     "rredcot": "the default",
     "low_variance": "`preset=low_variance`",

@@ -17,14 +17,14 @@ from lab.store import Store
 from grads.sketch import coordinates, segment_gradients
 from grads.tree import Counted
 
-EPSILON = 1e-8
-"""Adam's own."""
+EPSILON = 0.01
+"""Of the root of the mean second moment: coordinates that these rollouts hardly move, and others do, would rule without it."""
 
 
 def adam_scale(
     actor: Actor, questions: Sequence[Question], counted: Sequence[Counted], store: Store
 ) -> torch.Tensor:
-    """1 / (√v + ε) of every coordinate, v = E[(R − E R)²(∇ log π(trace))²]; (parameters,), 0 where v is.
+    """1 / (√v + ε √(mean v)) of every coordinate, v = E[(R − E R)²(∇ log π(trace))²]; (parameters,).
 
     The second moment of the gradient of one rollout measured from its prompt's mean, over the rollouts that are compared:
     where noise is larger than the gradient, it is that of a step times the number of its rollouts, for every method alike.
@@ -41,7 +41,7 @@ def adam_scale(
         for q, own in zip(questions, counted, strict=True)
     ]
     moment = store.tensors("second_moment", settings, make)["second_moment"]
-    return torch.where(moment > 0, 1 / (moment.sqrt() + EPSILON), 0.0)
+    return 1 / (moment.sqrt() + EPSILON * moment.mean().sqrt())
 
 
 def _squares(actor: Actor, question: Question, counted: Counted) -> torch.Tensor:

@@ -33,8 +33,6 @@ COMMANDS = {
             ("any", "habits own_sums chains sorting parts sums", "0 1"),
         )
     },
-    "gradient_adam": "python benchmarks/gradient.py --families habits chains parts --candidates 256 --pool 0 "
-    "--success 0 1 --adam --output benchmarks/results/gradient_adam.json",
     "gradient_any_totals": "python benchmarks/gradient.py --families totals --prompts 6 --candidates 24 --pool 0 --success 0 1 "
     "--output benchmarks/results/gradient_any_totals.json",
     "learning_low_floor": "python benchmarks/learning.py --families habits chains parts --systems grpo rredcot no_baseline "
@@ -43,11 +41,9 @@ COMMANDS = {
     "credit_weight=0.5 --system low_variance baseline=trace 'baseline_kwargs={floor: 0.0001, pseudo_rollouts: 32}' scale=none "
     "credit_weight=0.5 --rates 1e-4 --tuning-seeds --merge benchmarks/results/learning_no_baseline.json "
     "--output benchmarks/results/learning_low_floor.json",
-    "learning_shape": "python benchmarks/learning.py --prompts 8 --group 2 --families habits chains parts --systems grpo rloo no_baseline "
+    "learning_shape": "python benchmarks/learning.py --prompts 8 --group 2 --families habits chains parts --systems grpo no_baseline "
     "--system low_variance preset=low_variance --rates 1e-4 --tuning-seeds --seeds 0 1 2 3 4 "
     "--output benchmarks/results/learning_shape.json",
-    "learning_shape_4": "python benchmarks/learning.py --prompts 4 --group 4 --families habits chains parts --systems grpo "
-    "--rates 1e-4 --tuning-seeds --seeds 0 1 2 3 4 --output benchmarks/results/learning_shape_4.json",
     "learning": "make bench-learning",
     "learning_parts": "python benchmarks/learning.py --families parts "
     "--systems grpo rredcot trace_baseline control_no_reward "

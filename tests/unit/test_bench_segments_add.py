@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import by_success
 import gradient
 import page_figures
 import segments_add
+import shapes
 from grads.moments import Moments
 from quick_checks.committed import Committed
 
@@ -67,3 +69,13 @@ def test_both_units_are_taken_draw_by_draw() -> None:
     found = gradient.measured(with_signal(3.0), with_signal(1.0), with_signal(2.0))
     assert found["snr_vs_grpo"] == pytest.approx({"value": 3.0, "low": 3.0, "high": 3.0})
     assert found["snr_vs_trace"] == pytest.approx({"value": 1.5, "low": 1.5, "high": 1.5})
+
+
+def test_the_page_has_the_rows_of_both_shapes_of_a_step() -> None:
+    found = shapes.found_curves()
+    page = (ROOT / "docs" / "evidence" / "learning.md").read_text("utf-8").splitlines()
+    rows = shapes.table(found).splitlines()
+    assert len(rows) == 2 + len(found) and not [row for row in rows if row not in page]
+    assert set(page_figures.SHAPES) <= set(found)
+    gaps = re.findall(r"\d\.\d+ \[[^]]+\]", shapes.gains(found).splitlines()[-1])
+    assert len(gaps) == 3 and all(gap in " ".join(page) for gap in gaps)
