@@ -230,8 +230,8 @@ def test_without_continuations_the_rest_is_the_same(actor: Actor, folder: Path, 
 def test_in_adams_metric_every_coordinate_is_over_the_root_of_its_second_moment(
     actor: Actor, folder: Path, setup: Setup, tmp_path: Path
 ) -> None:
-    own = shutil.copytree(folder, tmp_path / "own")
-    scaled = prepare(actor, dataclasses.replace(TINY, adam=True), Store(own))
+    copied = Path(shutil.copytree(folder, tmp_path / "own"))
+    scaled = prepare(actor, dataclasses.replace(TINY, adam=True), Store(copied))
     moment = torch.zeros(coordinates(actor.model))
     for rolled in setup.traces.rollouts:
         rewards = np.array([setup.traces.rows[i].row.reward for i in rolled])
