@@ -6,9 +6,9 @@ prompts. Gradient of a step: mean over prompts and rollouts of Σ_t A_t ∇ log 
 
 Reference for all: leave-one-out REINFORCE on a separate sample of four times the rollouts, in two independent halves.
 ``snr_vs_grpo``: (E g · ∇/‖∇‖)² / tr Cov(g), GRPO = 1, at the same number of rollouts; ``snr_vs_trace``: one baseline per
-trace = 1, of the same resamples, which is what segments have to beat. ``drawn_vs_grpo``: the same where a step's prompts
-are drawn at random, as in training; no credit lowers that part of the noise (``grpo_noise_of_prompts`` of GRPO's). ``cosine`` of E g and ∇, and ``bias``
-‖E g − ∇‖ / ‖∇‖ (a gradient of another length counts as biased), without the noise of either. ``spread_vs_grpo``:
+trace = 1, of the same resamples, which is what segments have to beat. ``drawn_vs_grpo``: as ``snr_vs_grpo``
+where a step's prompts are drawn at random, as in training: noise (``grpo_noise_of_prompts`` of GRPO's) that no credit
+lowers. ``cosine`` of E g and ∇, and ``bias`` ‖E g − ∇‖ / ‖∇‖ (a gradient of another length counts as biased), without the noise of either. ``spread_vs_grpo``:
 tr Cov(g) / ‖E g‖², GRPO = 1, under 1 is better. ``tokens``: of a step with continuations, those of its rollouts = 1.
 With ``--adam`` all lengths and angles are those of gradients as Adam scales them (grads/adam.py).
 95% intervals: bootstrap over steps and prompts. Gradients of distinct segments are sketched, see grads/sketch.py; on a

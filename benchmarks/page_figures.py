@@ -18,7 +18,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 from by_success import RESULTS as BY_SUCCESS
-from learn.curves import smoothed
+from learn.curves import Curves, smoothed
 from learn.statistics import mean_band
 from matplotlib.figure import Figure
 from shapes import found_curves
@@ -64,7 +64,10 @@ OF_SUCCESS = {
     "no_baseline": ("no baseline at all", "#8e44ad"),
 }
 
-SHAPES = {
+Style = tuple[str, str, str]
+"""Label, colour and line of a curve."""
+
+SHAPES: dict[tuple[str, str], Style] = {
     ("2 × 8", "grpo"): ("GRPO, 2 prompts × 8 rollouts", "#5f6b7a", "-"),
     ("8 × 2", "grpo"): ("GRPO, 8 × 2", "#5f6b7a", "--"),
     ("2 × 8", "low_variance"): ("low_variance, 2 × 8", "#2a7f4f", "--"),
@@ -139,9 +142,6 @@ def draw_success(output: Path) -> None:
     _save(figure, output)
 
 
-Style = tuple[str, str, str]
-
-
 def draw_effect(output: Path) -> None:
     """A panel per task, a curve per system."""
     panels = {
@@ -155,14 +155,14 @@ def draw_shapes(output: Path) -> None:
     """A panel per task, a curve per shape of a step and system."""
     found = found_curves(RESULTS)
     panels = {
-        f"{family}, {title}": [
-            (own.steps, np.apply_along_axis(smoothed, 1, own.evals["accuracy"]), style)
-            for key, style in SHAPES.items()
-            for own in [found[key][family]]
-        ]
+        f"{family}, {title}": [(*_smoothed(found[key][family]), style) for key, style in SHAPES.items()]
         for family, (_, title) in PANELS.items()
     }
     _draw_learning(output, panels)
+
+
+def _smoothed(curves: Curves) -> tuple[np.ndarray, np.ndarray]:
+    return curves.steps, np.apply_along_axis(smoothed, 1, curves.evals["accuracy"])
 
 
 def _draw_learning(output: Path, panels: dict[str, list[tuple[np.ndarray, np.ndarray, Style]]]) -> None:

@@ -57,10 +57,13 @@ def table(found: Found) -> str:
         "| --- " * 5 + "|",
     ]
     for (shape, system), own in found.items():
-        steps = [shown(reach(own[family], found[BASE][family], "step")) for family in FAMILIES]
-        cells = ["1.00"] * len(FAMILIES) if (shape, system) == BASE else steps
+        cells = [_steps(own[family], found[BASE][family]) for family in FAMILIES]
         lines.append(f"| {shape} | {SYSTEMS[system]} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _steps(curves: Curves, base: Curves) -> str:
+    return "1.00" if curves is base else shown(reach(curves, base, "step"))
 
 
 def gains(found: Found) -> str:

@@ -212,7 +212,7 @@ def add_arguments(parser: argparse.ArgumentParser, sources: str, instruction: st
         ("--eval", "--exclude, and write it as <name>.parquet"),
     ):
         add(option, action="append", default=[], metavar="NAME_OR_FILE", help=effect)
-    add("--instruction", default=instruction, help="put behind every question; '' for none")
+    add("--instruction", default=instruction, help="put after every question; '' for none")
     add("--force", action="store_true", help="replace files that are there")
 
 

@@ -86,7 +86,7 @@ MUTANTS = (
     Mutant("a boundary knows the token after it", "segmenters/trace.py", "np.concatenate([[0.0], -self.log_probs[:-1].astype(np.float64)])", "-self.log_probs.astype(np.float64)", (CUTS, "unit/test_segmenters_all.py")),
     Mutant("the own return in the token's baseline", "baselines/token.py", "return numbers.sum(0) - numbers", "return numbers.sum(0).expand_as(numbers)", ("unit/test_token_baseline.py",)),
     Mutant("siblings that have ended count as alive", "baselines/token.py", "counts = alive & valid[:, None]", "counts = (alive | True) & valid[:, None]", ("unit/test_token_baseline.py",)),
-    Mutant("a token without living siblings has no baseline", "baselines/token.py", "return torch.where(others > 0, mean, behind)", "return torch.where(others > 0, mean, 0.0)", ("unit/test_token_baseline.py",)),
+    Mutant("a token without living siblings has no baseline", "baselines/token.py", "return torch.where(others > 0, mean, of_ended)", "return torch.where(others > 0, mean, 0.0)", ("unit/test_token_baseline.py",)),
     Mutant("the own trace in the mean of least variance", "baselines/weights.py", "mean = per_group(rewarded) - rewarded +", "mean = per_group(rewarded) +", ("unit/test_least_variance.py", "unit/test_baselines.py")),
     Mutant("padding weighs in the trace's baseline", "baselines/trace.py", "torch.where(exists, evidence.state_weight() + self.floor, 0.0).sum(1)", "(evidence.state_weight() + self.floor).sum(1)", ("unit/test_baselines.py", "unit/test_least_variance.py")),
     Mutant("the floor of the options is not taken", "baselines/least_variance.py", "evidence.state_weight() + self.floor", "evidence.state_weight() + FLOOR", ("unit/test_least_variance.py",)),

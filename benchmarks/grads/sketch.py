@@ -7,6 +7,7 @@ count sketch, with a fixed hash).
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -34,8 +35,10 @@ class Sketch:
 
     @property
     def identity(self) -> Any:
-        """What a stored sketch depends on besides its gradient; a scale follows from the rollouts stored beside it."""
-        return self.size if self.scale is None else [self.size, "scaled"]
+        """What a stored sketch depends on besides its gradient."""
+        if self.scale is None:
+            return self.size
+        return [self.size, hashlib.sha256(self.scale.cpu().numpy().tobytes()).hexdigest()[:12]]
 
     def scaled(self, gradients: torch.Tensor) -> torch.Tensor:
         """The gradients whose products a sketch has."""

@@ -13,10 +13,11 @@ from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.groups import GroupStats, group_stats
 from rredcot_plugin.pipeline import assign_credit
+from rredcot_plugin.presets import PRESETS
 from rredcot_plugin.types import Segments
 from rredcot_plugin.values.calibration import OutcomeCalibrator
 
-LOW_FLOOR: dict[str, Any] = {"floor": 1e-4, "pseudo_rollouts": 32.0}
+LOW_FLOOR: dict[str, Any] = dict(PRESETS["low_variance"].keys["baseline_kwargs"])
 """Options of a baseline that lets certain tokens weigh less, and other groups more."""
 
 FITTED: dict[str, dict[str, Any]] = {

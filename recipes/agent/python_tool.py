@@ -51,7 +51,7 @@ class PythonTool(BaseTool):
 
 
 def said(result: Result, limits: Limits) -> str:
-    """What a program wrote, its last error line behind it; or why there is nothing."""
+    """What a program wrote, then its last error line; or why there is nothing."""
     parts = [result.stdout.rstrip()]
     if result.ended == "timeout":
         parts.append(f"error: not finished after {limits.wall_seconds:g} seconds")

@@ -51,7 +51,7 @@ def encode(tokenizer: PreTrainedTokenizerFast, question: str, said: Sequence[str
         if turn % 2 == 0:
             own = tokenizer.encode((text if is_answer else call(text)) + tokenizer.eos_token)
             ids, labels = ids + own, labels + own
-        else:  # the newline behind <|im_end|> is the template's, not the model's
+        else:  # the newline after <|im_end|> is the template's, not the model's
             told = tokenizer.encode(f"\n<|im_start|>tool\n{text}<|im_end|>\n<|im_start|>assistant\n")
             ids, labels = ids + told, labels + [IGNORED] * len(told)
     return ids, labels

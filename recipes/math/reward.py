@@ -104,7 +104,7 @@ def extract_answer(text: str) -> str | None:
         return None
     answer = _last_boxes(tail)
     if answer is None:
-        answer = _behind_marker(tail)
+        answer = _after_marker(tail)
     answer = answer.strip() if answer else ""
     return answer if 0 < len(answer) <= MAX_ANSWER_CHARS else None
 
@@ -149,7 +149,7 @@ def _braced(text: str, start: int) -> str | None:
     return None
 
 
-def _behind_marker(text: str) -> str | None:
+def _after_marker(text: str) -> str | None:
     """The line after the last `####`, else the sentence after the last "The answer is"; else None."""
     _, marker, tail = text.rpartition("####")
     if marker:

@@ -140,8 +140,8 @@ def _leave_one_out(
     rewarded, rewarded_ended = weight * returns, ended * returns
     others = counts.sum(0) - counts.long()
     mean = _others(rewarded) / torch.where(others > 0, _others(weight), 1.0)
-    behind = _others(rewarded_ended) / _others(ended).clamp(min=FLOOR)
-    return torch.where(others > 0, mean, behind)
+    of_ended = _others(rewarded_ended) / _others(ended).clamp(min=FLOOR)
+    return torch.where(others > 0, mean, of_ended)
 
 
 def _others(numbers: Float[Tensor, "N T"]) -> Float[Tensor, "N T"]:

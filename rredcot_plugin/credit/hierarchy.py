@@ -88,8 +88,8 @@ def hierarchical_gae(
     check_shape("deltas", deltas, fine.exists.shape)
     parent = parents(fine, coarse)
     ahead = segment_gae(roll_up(deltas, fine, coarse), coarse.num_segments, lam_coarse)
-    behind = torch.cat([lam_coarse * ahead[:, 1:], torch.zeros_like(ahead[:, :1])], dim=1)
-    return _gae_inside(deltas, parent, lam_fine) + _of_parent(behind, parent)
+    following = torch.cat([lam_coarse * ahead[:, 1:], torch.zeros_like(ahead[:, :1])], dim=1)
+    return _gae_inside(deltas, parent, lam_fine) + _of_parent(following, parent)
 
 
 def _gae_inside(deltas: torch.Tensor, parent: torch.Tensor, lam: float) -> torch.Tensor:

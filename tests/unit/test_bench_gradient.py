@@ -153,7 +153,7 @@ def test_a_prompt_drawn_twice_counts_as_two_independent_groups() -> None:
 
 
 def test_prompts_drawn_at_random_add_the_variance_between_them() -> None:
-    """Steps of 8 prompts out of 4,000: their gradients vary as the formula says from 8 prompts' rollouts alone."""
+    """8 prompts, drawn anew 200 times: from the rollouts of 8 alone follows how much their mean varies."""
     generator = torch.Generator().manual_seed(0)
     mean, per_prompt, per_group = torch.randn(50, generator=generator), 2.0, 3.0
     found = []
