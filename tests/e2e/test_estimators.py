@@ -59,6 +59,7 @@ def test_monte_carlo_and_extensions_of_users(demo_inputs: Inputs, tmp_path: Path
     assert first == 0 < second < 0.5
 
 
+@pytest.mark.nightly
 def test_many_prompts_with_two_rollouts_of_each(demo_inputs: Inputs, tmp_path: Path) -> None:
     """``low_variance`` has baselines from other groups, so that two rollouts that are both right still train."""
     run = train(
@@ -76,6 +77,7 @@ def test_many_prompts_with_two_rollouts_of_each(demo_inputs: Inputs, tmp_path: P
         assert step["critic/advantages/max"] > step["critic/advantages/min"]
 
 
+@pytest.mark.nightly
 def test_attribution_in_the_pass_beside_references(demo_inputs: Inputs, tmp_path: Path) -> None:
     """One run for what needs nothing but the pass: a mixture of such estimators, measured from a baseline per token."""
     run = train(

@@ -113,6 +113,7 @@ def test_a_resumed_run_continues_as_an_uninterrupted_one(
         assert_close(resumed.steps[step], uninterrupted.steps[step], names, 2e-3)
 
 
+@pytest.mark.nightly
 @ON_THE_SAME_RUN
 def test_processes_beside_the_driver_give_the_same_numbers(
     demo_inputs: Inputs, uninterrupted: Run, tmp_path: Path
@@ -129,6 +130,7 @@ def test_processes_beside_the_driver_give_the_same_numbers(
         assert_close(shared.steps[step], alone, (*SAME, *sorted(names)), tolerance)
 
 
+@pytest.mark.nightly
 @ON_THE_SAME_RUN
 def test_batched_probes_give_the_same_numbers(demo_inputs: Inputs, uninterrupted: Run, tmp_path: Path) -> None:
     batched = train(demo_inputs, tmp_path, *RREDCOT, "+algorithm.rredcot.probe_backend=batched", TOTAL_STEPS="1")
@@ -168,6 +170,7 @@ def test_nothing_a_model_or_a_reward_function_does_stops_the_run(hostile_inputs:
         assert all(math.isfinite(value) for name, value in step.items() if name.startswith("rredcot/"))
 
 
+@pytest.mark.nightly
 def test_rollouts_of_their_own_resources_and_baselines_of_least_variance(
     demo_inputs: Inputs, tmp_path: Path
 ) -> None:
@@ -200,6 +203,7 @@ def test_asynchronous_training_without_staleness_is_synchronous_training(
     assert run.steps[3]["rredcot/value/window_age/mean"] == pytest.approx(1.0, abs=1e-4)
 
 
+@pytest.mark.nightly
 def test_one_baseline_a_trace_asks_no_probes(demo_inputs: Inputs, tmp_path: Path) -> None:
     options = ("+algorithm.rredcot.baseline=trace", "+algorithm.rredcot.value_estimator=confidence")
     run = train(demo_inputs, tmp_path, *RREDCOT, *options)

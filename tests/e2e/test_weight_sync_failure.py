@@ -113,6 +113,7 @@ def test_hf_cpu(inputs: dict[str, str], tmp_path: Path) -> None:
     assert "weights did not arrive: ['model.norm.weight']" in output[-6000:]
 
 
+@pytest.mark.nightly
 def test_cpu_store(inputs: dict[str, str], tmp_path: Path) -> None:
     output = run_with_broken_sync(
         inputs,
