@@ -15,11 +15,11 @@ PIP_FLAGS := --quiet --disable-pip-version-check
 # Tests that start Ray leave the second core to it.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help env env-vllm env-openrlhf env-openrlhf-vllm browser demo dry-run dry-run-math dry-run-code dry-run-agent dry-run-openrlhf dry-run-checked reference gate test test-unit test-contract test-e2e test-vllm test-openrlhf test-lowest check-dist publish mutants lint types format docs bench-probes bench-overhead bench-fidelity bench-lm bench-tabular bench-gradient bench-estimators bench-learning bench-quick clean
+.PHONY: help env env-vllm env-openrlhf env-openrlhf-vllm browser demo dry-run dry-run-math dry-run-code dry-run-agent dry-run-openrlhf reference test test-unit test-contract test-e2e test-vllm test-openrlhf test-lowest check-dist publish mutants lint types format docs bench-probes bench-overhead bench-fidelity bench-lm bench-tabular bench-gradient bench-estimators bench-learning bench-quick clean
 
 help:
 	@sed -n 's/^# //p;s/^## //p' Makefile | head -2
-	@echo "targets: env env-vllm env-openrlhf env-openrlhf-vllm browser demo dry-run reference gate test test-unit test-contract test-e2e test-vllm test-openrlhf test-lowest check-dist publish mutants lint types format docs bench-probes bench-overhead bench-fidelity bench-lm bench-tabular bench-gradient bench-estimators bench-learning bench-quick clean"
+	@echo "targets: env env-vllm env-openrlhf env-openrlhf-vllm browser demo dry-run reference test test-unit test-contract test-e2e test-vllm test-openrlhf test-lowest check-dist publish mutants lint types format docs bench-probes bench-overhead bench-fidelity bench-lm bench-tabular bench-gradient bench-estimators bench-learning bench-quick clean"
 
 env: $(VENV)/.installed
 env-vllm: $(VENV_VLLM)/.installed
@@ -100,19 +100,24 @@ demo: env
 
 # Every shipped recipe with its own configuration, data format and reward: two steps on the CPU, about a minute each; with
 # `make -j 2` two at a time. Elsewhere, so that nothing a recipe writes lands here, and without a hub: all recipes have
-# their sample. None is trained twice: two start on other machines what a third one starts here, two are trained by test-e2e.
-CHECKED := $(addprefix $(CURDIR)/recipes/,math/run_qwen3_4b_fsdp2_vllm_multinode.sh math/run_qwen3_4b_slurm.sbatch \
-    math/run_r1_distill_1p5b_lora_vllm.sh agent/run_tiny_tool_user_cpu.sh)
+# their sample. None is trained twice: two of CHECKED start on other machines what a third one starts here, two are trained
+# by test-e2e. GATE=1 trains none of VARIANTS either, each of which is another one's with another model, engine or host.
+CHECKED := $(addprefix math/run_,qwen3_4b_fsdp2_vllm_multinode.sh qwen3_4b_slurm.sbatch r1_distill_1p5b_lora_vllm.sh) \
+    agent/run_tiny_tool_user_cpu.sh
+VARIANTS := $(addprefix math/run_,qwen25_math_1p5b_fsdp2_vllm.sh qwen3_4b_megatron_vllm.sh) \
+    code/run_qwen25_coder_1p5b_fsdp2_vllm.sh \
+    $(addprefix openrlhf/run_,qwen25_coder_1p5b.sh qwen25_math_1p5b.sh qwen3_4b_math_multinode.sh)
+NOT_TRAINED := $(addprefix $(CURDIR)/recipes/,$(CHECKED) $(if $(GATE),$(VARIANTS)))
 DRY_RUNS := dry-run-math dry-run-openrlhf dry-run-code dry-run-agent
-dry-run: $(DRY_RUNS) dry-run-checked
+dry-run: $(DRY_RUNS)
 
-dry-run-%: RECIPES = $(filter-out $(CHECKED),$(wildcard $(CURDIR)/recipes/$*/run_*.sh))
-dry-run-checked: RECIPES = --steps 0 $(CHECKED)
-dry-run-%: IN = $(BIN)
-dry-run-openrlhf: IN = $(VENV_OPENRLHF)/bin
+dry-run-%: RECIPES = $(wildcard $(CURDIR)/recipes/$*/run_*)
+dry-run-%: RUN = HF_HUB_OFFLINE=1 $(CURDIR)/$(BIN)/rredcot dry-run
+dry-run-openrlhf: RUN = HF_HUB_OFFLINE=1 $(CURDIR)/$(VENV_OPENRLHF)/bin/rredcot dry-run
 dry-run-openrlhf: env-openrlhf
-$(DRY_RUNS) dry-run-checked: dry-run-%: env
-	folder=$$(mktemp -d) && cd $$folder && HF_HUB_OFFLINE=1 $(CURDIR)/$(IN)/rredcot dry-run $(RECIPES) && rm -r $$folder
+$(DRY_RUNS): dry-run-%: env
+	folder=$$(mktemp -d) && cd $$folder && $(RUN) $(filter-out $(NOT_TRAINED),$(RECIPES)) \
+	    $(if $(filter $(NOT_TRAINED),$(RECIPES)),&& $(RUN) --steps 0 $(filter $(NOT_TRAINED),$(RECIPES))) && rm -r $$folder
 
 # The reference pages and the Hydra groups, from the code; a test fails while they differ.
 reference: env
@@ -122,9 +127,8 @@ reference: env
 # the training runs; two at a time throughout.
 test: test-vllm test-openrlhf test-fast test-e2e
 
-# What .ci/run asks of a change: all but the runs that vary what another one covers, which are marked `nightly`.
-gate: AND = and not nightly
-gate: test
+# GATE=1, what .ci/run asks of a change, leaves out tests marked `nightly`: runs that vary what another one covers.
+AND := $(if $(GATE),and not nightly)
 
 # Where bubblewrap starts, tests of the sandbox fail instead of being skipped.
 SANDBOX = if tools/bubblewrap.sh; then export RREDCOT_REQUIRE_SANDBOX=1; fi
