@@ -135,7 +135,7 @@ SANDBOX = if tools/bubblewrap.sh; then export RREDCOT_REQUIRE_SANDBOX=1; fi
 
 # The CPU platform's modules change verl's defaults where they are imported, so their doctests stay out.
 test-fast: env
-	$(SANDBOX); OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not e2e and not vllm $(AND)" \
+	$(SANDBOX); OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not e2e and not vllm $(AND)" \
 	    --ignore=rredcot_plugin/integrations/verl_cpu rredcot_plugin tests
 
 test-unit: env

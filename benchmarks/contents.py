@@ -59,6 +59,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "learning_lm_gpu": Entry("learning of a real language model, on an H100", LANGUAGE_MODEL),
         "learning_low_floor": Entry("the same with baselines of a low floor, at one rate", LEARNING),
         "learning_shape": Entry("the same rollouts as 8 prompts × 2 in place of 2 × 8", LEARNING),
+        "learning_shape_4": Entry("… as 4 prompts × 4", LEARNING),
         "gradient": Entry("signal over variance of the gradient, by way of giving credit", GRADIENT),
         "gradient_habits": Entry("the same on the task `habits`", GRADIENT),
         "gradient_chains": Entry("the same on `chains`", GRADIENT),

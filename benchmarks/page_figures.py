@@ -69,6 +69,7 @@ Style = tuple[str, str, str]
 
 SHAPES: dict[tuple[str, str], Style] = {
     ("2 × 8", "grpo"): ("GRPO, 2 prompts × 8 rollouts", "#5f6b7a", "-"),
+    ("4 × 4", "grpo"): ("GRPO, 4 × 4", "#1f6fb2", "-"),
     ("8 × 2", "grpo"): ("GRPO, 8 × 2", "#5f6b7a", "--"),
     ("2 × 8", "low_variance"): ("low_variance, 2 × 8", "#2a7f4f", "--"),
     ("8 × 2", "no_baseline"): ("no baseline at all, 8 × 2", "#8e44ad", "-"),

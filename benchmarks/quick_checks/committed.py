@@ -42,8 +42,11 @@ COMMANDS = {
     "credit_weight=0.5 --rates 1e-4 --tuning-seeds --merge benchmarks/results/learning_no_baseline.json "
     "--output benchmarks/results/learning_low_floor.json",
     "learning_shape": "python benchmarks/learning.py --prompts 8 --group 2 --families habits chains parts --systems grpo no_baseline "
-    "--system low_variance preset=low_variance --rates 1e-4 --tuning-seeds --seeds 0 1 2 3 4 "
+    "rredcot --system low_variance preset=low_variance --rates 1e-4 --tuning-seeds --seeds 0 1 2 3 4 "
     "--output benchmarks/results/learning_shape.json",
+    "learning_shape_4": "python benchmarks/learning.py --prompts 4 --group 4 --families habits chains parts --systems grpo "
+    "--system low_variance preset=low_variance --rates 1e-4 --tuning-seeds --seeds 0 1 2 3 4 "
+    "--output benchmarks/results/learning_shape_4.json",
     "learning": "make bench-learning",
     "learning_parts": "python benchmarks/learning.py --families parts "
     "--systems grpo rredcot trace_baseline control_no_reward "
