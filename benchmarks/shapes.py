@@ -23,7 +23,6 @@ RESULTS = {"2 × 8": "learning_low_floor", "4 × 4": "learning_shape_4", "8 × 2
 
 SYSTEMS = {
     "grpo": "GRPO",
-    "rloo": "RLOO",
     "no_baseline": "no baseline at all",
     "rredcot": "the default",
     "low_variance": "`preset=low_variance`",
