@@ -101,12 +101,12 @@ demo: env
 # Every shipped recipe with its own configuration, data format and reward: two steps on the CPU, about a minute each; with
 # `make -j 2` two at a time. Elsewhere, so that nothing a recipe writes lands here, and without a hub: all recipes have
 # their sample. None is trained twice: two of CHECKED start on other machines what a third one starts here, two are trained
-# by test-e2e. GATE=1 trains none of VARIANTS either, each of which is another one's with another model, engine or host.
+# by test-e2e. GATE=1 trains none of VARIANTS either, each of which is another one's with another model, engine, host or reward.
 CHECKED := $(addprefix math/run_,qwen3_4b_fsdp2_vllm_multinode.sh qwen3_4b_slurm.sbatch r1_distill_1p5b_lora_vllm.sh) \
     agent/run_tiny_tool_user_cpu.sh
-VARIANTS := $(addprefix math/run_,qwen25_math_1p5b_fsdp2_vllm.sh qwen3_4b_megatron_vllm.sh) \
+VARIANTS := $(addprefix math/run_,qwen25_math_1p5b_fsdp2_vllm.sh qwen3_4b_megatron_vllm.sh tiny_reasoner_cpu.sh) \
     code/run_qwen25_coder_1p5b_fsdp2_vllm.sh \
-    $(addprefix openrlhf/run_,qwen25_coder_1p5b.sh qwen25_math_1p5b.sh qwen3_4b_math_multinode.sh)
+    $(addprefix openrlhf/run_,qwen25_coder_1p5b.sh qwen25_math_1p5b.sh qwen3_4b_math.sh qwen3_4b_math_multinode.sh)
 NOT_TRAINED := $(addprefix $(CURDIR)/recipes/,$(CHECKED) $(if $(GATE),$(VARIANTS)))
 DRY_RUNS := dry-run-math dry-run-openrlhf dry-run-code dry-run-agent
 dry-run: $(DRY_RUNS)

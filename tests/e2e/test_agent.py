@@ -179,6 +179,7 @@ def test_siblings_that_called_alike_are_worth_alike(tool_user: Run, tmp_path: Pa
     assert seen > 4
 
 
+@pytest.mark.nightly
 def test_continuations_play_the_tools_again(tool_user: Run, tmp_path: Path) -> None:
     """The states before the first call, between calls and after them; two continuations of each."""
     run = tmp_path / "run"

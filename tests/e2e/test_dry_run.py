@@ -21,6 +21,7 @@ def dry_run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
 
 
+@pytest.mark.nightly
 def test_a_recipe_with_lora_trains_and_earns(tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = dry_run(tmp_path, str(MATH / "run_r1_distill_1p5b_lora_vllm.sh"), "--out", str(out))

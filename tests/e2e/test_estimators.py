@@ -120,6 +120,7 @@ def inputs_with_references(inputs: Inputs, folder: Path) -> Inputs:
     return dataclasses.replace(inputs, train=folder / "train.parquet")
 
 
+@pytest.mark.nightly
 def test_a_critic_at_nested_boundaries_trains(demo_inputs: Inputs, tmp_path: Path) -> None:
     run = train(
         demo_inputs,

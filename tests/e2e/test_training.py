@@ -184,6 +184,7 @@ def test_rollouts_of_their_own_resources_and_baselines_of_least_variance(
         assert math.isfinite(step["actor/grad_norm"])
 
 
+@pytest.mark.nightly
 @ON_THE_SAME_RUN
 def test_asynchronous_training_without_staleness_is_synchronous_training(
     demo_inputs: Inputs, uninterrupted: Run, tmp_path: Path
@@ -221,6 +222,7 @@ def test_a_bad_option_ends_the_run_with_its_name(demo_inputs: Inputs, tmp_path: 
     assert "unknown segmenter 'newlin'. Did you mean 'newline'?" in run.output
 
 
+@pytest.mark.nightly
 @ON_THE_SAME_RUN
 def test_the_trainer_over_dataproto_trains_and_goes_on_where_it_stopped(
     demo_inputs: Inputs, tmp_path: Path, uninterrupted: Run

@@ -111,6 +111,7 @@ def test_rewards_that_are_no_numbers_stop_nothing(tmp_path: Path) -> None:
     assert len(numbers(log, "policy_loss")) == 1  # a number
 
 
+@pytest.mark.nightly
 def test_a_reward_function_that_raises_is_named(tmp_path: Path) -> None:
     (tmp_path / "reward.py").write_text(REWARDS.format(fifth="raise RuntimeError('the judge is away')"))
     words = ("--algo.advantage.estimator", "rredcot", "--reward.remote_url", str(tmp_path / "reward.py"))
@@ -135,6 +136,7 @@ def test_a_weight_sync_that_fails_ends_the_run_with_the_cause(tmp_path: Path) ->
     assert not numbers(log, "rollout/reward_mean")  # no step went on with the old weights
 
 
+@pytest.mark.nightly
 def test_the_values_of_a_critic_train(tmp_path: Path) -> None:
     words = ["--algo.advantage.estimator", "rredcot_ppo", "--critic.num_gpus_per_node", "1"]
     log = run(tmp_path, *words, "--data.max_samples", "16")
@@ -144,6 +146,7 @@ def test_the_values_of_a_critic_train(tmp_path: Path) -> None:
     assert all(error < 1e-5 for error in numbers(log, "rredcot/credit/return_error/max"))
 
 
+@pytest.mark.nightly
 def test_a_reward_models_head_is_read_at_every_token(tmp_path: Path) -> None:
     """At λ = 0 what the tokens get is the head's own differences; here: a random head on the tiny reasoner."""
     AutoModelForSequenceClassification.from_pretrained(CHECKPOINT, num_labels=1).save_pretrained(
