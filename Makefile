@@ -127,7 +127,7 @@ reference: env
 # the training runs; two at a time throughout.
 test: test-vllm test-openrlhf test-fast test-e2e
 
-# GATE=1, what .ci/run asks of a change, leaves out tests marked `nightly`: runs that vary what another one covers.
+# GATE=1, what .ci/run asks of a change, leaves out tests marked `nightly`: runs whose parts other tests cover.
 AND := $(if $(GATE),and not nightly)
 
 # Where bubblewrap starts, tests of the sandbox fail instead of being skipped.
