@@ -60,6 +60,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "learning_low_floor": Entry("the same with baselines of a low floor, at one rate", LEARNING),
         "learning_shape": Entry("the same rollouts as 8 prompts × 2 in place of 2 × 8", LEARNING),
         "learning_shape_4": Entry("… as 4 prompts × 4", LEARNING),
+        "learning_shape_4_rates": Entry("… with GRPO's rate tuned there", LEARNING),
         "gradient": Entry("signal over variance of the gradient, by way of giving credit", GRADIENT),
         "gradient_habits": Entry("the same on the task `habits`", GRADIENT),
         "gradient_chains": Entry("the same on `chains`", GRADIENT),

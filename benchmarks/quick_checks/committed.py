@@ -47,6 +47,9 @@ COMMANDS = {
     "learning_shape_4": "python benchmarks/learning.py --prompts 4 --group 4 --families habits chains parts --systems grpo "
     "--system low_variance preset=low_variance --rates 1e-4 --tuning-seeds --seeds 0 1 2 3 4 "
     "--output benchmarks/results/learning_shape_4.json",
+    "learning_shape_4_rates": "python benchmarks/learning.py --prompts 4 --group 4 --families habits chains parts --systems grpo "
+    "--rates 5e-5 1e-4 2e-4 --tuning-seeds 9001 9002 9003 --seeds 0 1 2 3 4 "
+    "--output benchmarks/results/learning_shape_4_rates.json",
     "learning": "make bench-learning",
     "learning_parts": "python benchmarks/learning.py --families parts "
     "--systems grpo rredcot trace_baseline control_no_reward "
