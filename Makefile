@@ -112,12 +112,14 @@ DRY_RUNS := dry-run-math dry-run-openrlhf dry-run-code dry-run-agent
 dry-run: $(DRY_RUNS)
 
 dry-run-%: RECIPES = $(wildcard $(CURDIR)/recipes/$*/run_*)
-dry-run-%: RUN = HF_HUB_OFFLINE=1 $(CURDIR)/$(BIN)/rredcot dry-run
-dry-run-openrlhf: RUN = HF_HUB_OFFLINE=1 $(CURDIR)/$(VENV_OPENRLHF)/bin/rredcot dry-run
+dry-run-%: READ_ONLY = $(filter $(NOT_TRAINED),$(RECIPES))
+dry-run-%: RUN = HF_HUB_OFFLINE=1 $(CURDIR)/$(IN)/rredcot dry-run
+dry-run-%: IN = $(BIN)
+dry-run-openrlhf: IN = $(VENV_OPENRLHF)/bin
 dry-run-openrlhf: env-openrlhf
 $(DRY_RUNS): dry-run-%: env
-	folder=$$(mktemp -d) && cd $$folder && $(RUN) $(filter-out $(NOT_TRAINED),$(RECIPES)) \
-	    $(if $(filter $(NOT_TRAINED),$(RECIPES)),&& $(RUN) --steps 0 $(filter $(NOT_TRAINED),$(RECIPES))) && rm -r $$folder
+	folder=$$(mktemp -d) && cd $$folder && $(RUN) $(filter-out $(READ_ONLY),$(RECIPES)) \
+	    $(if $(READ_ONLY),&& $(RUN) --steps 0 $(READ_ONLY)) && rm -r $$folder
 
 # The reference pages and the Hydra groups, from the code; a test fails while they differ.
 reference: env

@@ -1,10 +1,10 @@
-"""The same rollouts as few prompts with many rollouts each, or as many prompts with few: a table of a page.
+"""The same rollouts as few prompts with many rollouts each, or as many prompts with few: tables, the first of a page.
 
     python benchmarks/shapes.py
 
 From the runs of ``RESULTS``, which learning.py made at one learning rate with 16 rollouts in each of 120 steps: steps to
-the final accuracy of GRPO in groups of 8 (its 1.00). Then, for the text, the same and the final accuracy minus that of GRPO's run with
-the same seed, for GRPO in groups of 8 and in the shape where it learns fastest.
+the final accuracy of GRPO (its 1.00), then, for the text, final accuracy minus that of GRPO's run with the same seed; each for
+GRPO in groups of 8, and for GRPO in the shape where it learns fastest.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ def _runs(rows: list[dict], family: str, system: str) -> list[tuple[int, dict]]:
     return [(row["identity"]["seed"], row) for row in of]
 
 
-def table(found: Found) -> str:
-    """A line per shape and system, a column per family: steps to GRPO's final accuracy."""
+def table(found: Found, base: tuple[str, str]) -> str:
+    """A line per shape and system, a column per family: steps to the final accuracy of ``base``."""
     lines = [
         f"| prompts × rollouts | credit | {' | '.join(f'`{family}`' for family in FAMILIES)} |",
         "| --- " * 5 + "|",
     ]
     for (shape, system), own in found.items():
-        lines.append(f"| {shape} | {SYSTEMS[system]} | {' | '.join(_steps(own, found[BASE]))} |")
+        lines.append(f"| {shape} | {SYSTEMS[system]} | {' | '.join(_steps(own, found[base]))} |")
     return "\n".join(lines)
 
 
@@ -69,11 +69,11 @@ def _steps(own: dict[str, Curves], base: dict[str, Curves]) -> list[str]:
 
 
 def gains(found: Found, base: tuple[str, str]) -> str:
-    """Steps to the final accuracy of ``base``, and final accuracy minus its, of every shape and system, as text."""
+    """Final accuracy minus that of ``base``, of every shape and system, as text."""
     lines = [f"against {' '.join(base)}"]
     for (shape, system), own in found.items():
         gaps = [shown(paired_difference(*map(_finals, (own[f], found[base][f]))), 3) for f in FAMILIES]
-        lines.append(f"{shape} {system}: steps {', '.join(_steps(own, found[base]))}; {', '.join(gaps)}")
+        lines.append(f"{shape} {system}: {', '.join(gaps)}")
     return "\n".join(lines)
 
 
@@ -83,7 +83,8 @@ def _finals(curves: Curves) -> dict[int, float]:
 
 def main() -> None:
     found = found_curves()
-    print(table(found), gains(found, BASE), gains(found, BEST), sep="\n\n")
+    bases = (BASE, BEST)
+    print(*(table(found, base) for base in bases), *(gains(found, base) for base in bases), sep="\n\n")
 
 
 if __name__ == "__main__":

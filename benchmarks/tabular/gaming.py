@@ -25,7 +25,7 @@ CLIP = 0.05
 """Largest δ of a segment under the guard ``clipped``; the rest of the sum goes to the answer."""
 
 LAG = 10
-"""Steps by which the guard ``lagged`` is behind."""
+"""Steps by which the guard ``lagged`` lags."""
 
 WARM = 0.5
 

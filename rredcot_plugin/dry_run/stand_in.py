@@ -50,7 +50,7 @@ def ray(arguments: list[str]) -> None:
 
 
 def srun(arguments: list[str]) -> None:
-    """Run the program behind the options, here."""
+    """Run the program that follows the options, here."""
     while arguments and arguments[0].startswith("-"):
         arguments = arguments[1:]
     if arguments:

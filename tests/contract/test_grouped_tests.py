@@ -21,6 +21,7 @@ def test(i):
 
 def test_a_group_has_one_worker(tmp_path: Path) -> None:
     (tmp_path / "test_shared.py").write_text(SHARED)
+    # without what this run told its own workers
     own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadgroup"]
     done = subprocess.run(command, cwd=tmp_path, env=own, capture_output=True, text=True, timeout=300)

@@ -71,13 +71,13 @@ def test_both_units_are_taken_draw_by_draw() -> None:
     assert found["snr_vs_trace"] == pytest.approx({"value": 1.5, "low": 1.5, "high": 1.5})
 
 
-def test_the_page_has_the_rows_of_both_shapes_of_a_step() -> None:
+def test_the_page_has_the_rows_of_every_shape_of_a_step() -> None:
     found = shapes.found_curves()
     page = (ROOT / "docs" / "evidence" / "learning.md").read_text("utf-8").splitlines()
-    rows = shapes.table(found).splitlines()
+    rows = shapes.table(found, shapes.BASE).splitlines()
     assert len(rows) == 2 + len(found) and not [row for row in rows if row not in page]
     assert set(page_figures.SHAPES) <= set(found)
-    lines = shapes.gains(found, shapes.BEST).splitlines()
-    (own,) = [line for line in lines if line.startswith("8 × 2 low_variance: ")]
-    numbers = re.findall(r"\d\.\d+ \[[^]]+\]", own)
+    steps, gaps = (of(found, shapes.BEST).splitlines()[-1] for of in (shapes.table, shapes.gains))
+    assert gaps.startswith("8 × 2 low_variance: ")
+    numbers = re.findall(r"\d\.\d+ \[[^]]+\]", steps + gaps)
     assert len(numbers) == 6 and not [number for number in numbers if number not in " ".join(page)]

@@ -253,7 +253,7 @@ def _per_row(log_probs: torch.Tensor, specs: list[list[ProbeSpec]], seconds: flo
 
 
 def _now() -> float:
-    get_torch_device().synchronize()  # kernels run behind the host's back
+    get_torch_device().synchronize()  # kernels run asynchronously
     return time.perf_counter()
 
 

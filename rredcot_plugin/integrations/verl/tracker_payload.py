@@ -14,7 +14,7 @@ from rredcot_plugin.report.text import readable_prompt, visible
 from rredcot_plugin.types import Credit
 
 COUNTS = ("rredcot/segments/tokens/histogram", "rredcot/segments/per_trace/histogram")
-"""Histograms of whole numbers."""
+"""Histograms of integers."""
 
 MAX_BINS = 64
 MAX_SAMPLES = 8
