@@ -1,8 +1,9 @@
 """How good is the gradient of a step of few prompts with many rollouts each, or of many prompts with few?
 
-The model stands still. Questions as training draws them, of any success, get 8 rollouts each; 8 questions are a block. Steps of
-2 × 8, 4 × 4 and 8 × 2 rollouts are made of the same blocks, four of a block in every shape. Credit is that of learning.py's
-systems, with a calibrator that has seen the steps before.
+The model stands still. Questions as training draws them, of any success, get 8 rollouts each; 16 questions are a block. Steps of
+2 × 8, 4 × 4, 8 × 2 and 16 × 1 rollouts are made of the same blocks, eight of a block in every shape. Credit is that of
+learning.py's systems, with a calibrator that has seen the steps before; where a prompt has one rollout, only what needs no
+siblings, with which GRPO has no baseline at all.
 
 ``snr_vs_grpo_2x8``: (E g · ∇/‖∇‖)² / tr Cov(g) of a step, that of GRPO with 2 × 8 = 1, at the same number of rollouts;
 Cov(g) is over prompts and rollouts, as in training. ``snr_vs_grpo_4x4``: GRPO with 4 × 4 = 1. ``cosine`` of E g and ∇,
@@ -11,7 +12,7 @@ the same ones for all. Gradients as in gradient.py: sketched, and of a real lang
 functions``) those of its last two layers. Stages are kept in ``--cache``: an interrupted run goes on there.
 
     OMP_NUM_THREADS=1 python benchmarks/shape_signal.py
-    OMP_NUM_THREADS=1 python benchmarks/shape_signal.py --families words --blocks 16
+    OMP_NUM_THREADS=1 python benchmarks/shape_signal.py --families words --blocks 24
     OMP_NUM_THREADS=1 python benchmarks/shape_signal.py --quick --output quick.json
 """
 
@@ -31,15 +32,21 @@ from lab.models import CleanTraining, folder_name, load_models, load_tokenizer, 
 from lab.rollouts import Actor
 from lab.store import Store
 from lab.tasks import FAMILIES
-from learn.systems import GRPO, RLOO, choose, parse_system
+from learn.systems import GRPO, REINFORCE_PLUS_PLUS, RLOO, choose, parse_system
 from record import Summary, write_record
 
 OUTPUT = Path(__file__).parent / "results" / "shape_signal.json"
 CACHE = Path(__file__).parent.parent / "outputs" / "gradient"
 TINY = ("sums", "sorting", "own_sums", "habits", "parts", "chains")
-BLOCKS, SKETCH, RESAMPLES = 64, 8192, 1000
-QUICK_BLOCKS, QUICK_SKETCH, QUICK_TRAINING = 4, 1024, CleanTraining(steps=120)
-SYSTEMS = choose((GRPO, RLOO, "no_baseline", "rredcot"), [parse_system(["low_variance", "preset=low_variance"])])
+BLOCKS, SKETCH, RESAMPLES = 32, 8192, 1000
+QUICK_BLOCKS, QUICK_SKETCH, QUICK_TRAINING = 2, 1024, CleanTraining(steps=120)
+SYSTEMS = choose(
+    (GRPO, RLOO, REINFORCE_PLUS_PLUS, "no_baseline", "rredcot"),
+    [parse_system(["low_variance", "preset=low_variance"])],
+)
+ALONE = (GRPO, REINFORCE_PLUS_PLUS)
+"""What verl runs with one rollout of a prompt."""
+
 BASES = tuple(f"{shape_name(group)}/{GRPO}" for group in GROUPS[:2])
 """GRPO as verl's users run it, and in the shape where it learns fastest."""
 
@@ -52,6 +59,7 @@ def measure(setup: Setup, seed: int, resamples: int) -> Summary:
         f"{shape_name(group)}/{system.name}": block_gradients(setup, system, group)
         for group in GROUPS
         for system in SYSTEMS
+        if group > 1 or system.name in ALONE
     }
     tables = {name: products(found, gradients[REFERENCE]) for name, found in gradients.items()}
     rng, blocks = np.random.default_rng(seed), setup.blocks
@@ -95,7 +103,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small sizes: shows that it runs, measures nothing")
     parser.add_argument("--families", nargs="+", choices=list(FAMILIES), default=list(TINY), metavar="NAME")
-    parser.add_argument("--blocks", type=int, help=f"blocks of 8 questions × 8 rollouts (default {BLOCKS})")
+    parser.add_argument("--blocks", type=int, help=f"blocks of 16 questions × 8 rollouts (default {BLOCKS})")
     parser.add_argument("--seed", type=int, default=0, help="of questions and rollouts (default 0)")
     add_device(parser)
     parser.add_argument("--cache", type=Path, default=CACHE, help="folder for models, rollouts and gradients")

@@ -20,10 +20,10 @@ from grads.traces import Pieces, Traces, build_pieces, build_traces, make_sketch
 from rredcot_plugin.pipeline import assign_credit
 from rredcot_plugin.values.calibration import OutcomeCalibrator
 
-PROMPTS, ROLLOUTS = 8, 8
+PROMPTS, ROLLOUTS = 16, 8
 """Of a block: its questions, and the rollouts of each."""
 
-GROUPS = (8, 4, 2)
+GROUPS = (8, 4, 2, 1)
 STEP = PROMPTS * min(GROUPS)
 """Rollouts of a step; a block has as many steps in every shape."""
 

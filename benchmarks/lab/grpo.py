@@ -1,10 +1,15 @@
-"""Advantages of GRPO and RLOO by verl's own functions, and of no baseline at all."""
+"""Advantages of GRPO, RLOO and REINFORCE++ by verl's own functions, and of no baseline at all."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
-from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage, compute_rloo_outcome_advantage
+from verl.trainer.config import AlgoConfig
+from verl.trainer.ppo.core_algos import (
+    compute_grpo_outcome_advantage,
+    compute_reinforce_plus_plus_outcome_advantage,
+    compute_rloo_outcome_advantage,
+)
 
 from rredcot_plugin.types import Rollouts
 
@@ -24,6 +29,14 @@ def rloo_advantages(rollouts: Rollouts) -> torch.Tensor:
     """(B, T); the reward over the mean of the group's other rollouts."""
     advantages: torch.Tensor = compute_rloo_outcome_advantage(
         rollouts.rewards, rollouts.response_mask.float(), np.array(rollouts.group_ids, dtype=object)
+    )[0]
+    return advantages
+
+
+def reinforce_plus_plus_advantages(rollouts: Rollouts) -> torch.Tensor:
+    """(B, T); the reward, whitened over the tokens of the batch: a baseline that needs no group."""
+    advantages: torch.Tensor = compute_reinforce_plus_plus_outcome_advantage(
+        rollouts.rewards, rollouts.response_mask.float(), config=AlgoConfig(gamma=1.0)
     )[0]
     return advantages
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from lab.baseline import whole_baseline
-from lab.grpo import grpo_advantages, reward_advantages, rloo_advantages
+from lab.grpo import grpo_advantages, reinforce_plus_plus_advantages, reward_advantages, rloo_advantages
 from lab.rollouts import Actor, LabBatch
 from transformers import Qwen3ForSequenceClassification
 
 from learn.batch import sample, seed_of
 from learn.reward_model import scores_before
-from learn.systems import GRPO, NO_BASELINE, NO_REWARD, RLOO, SHUFFLED, WHOLE, System
+from learn.systems import GRPO, NO_BASELINE, NO_REWARD, REINFORCE_PLUS_PLUS, RLOO, SHUFFLED, WHOLE, System
 from rredcot_plugin.adapter.probe_plan import answer_starts, plan_probes
 from rredcot_plugin.credit.advantages import EPSILON
 from rredcot_plugin.credit.redistribution import spread_to_tokens, sum_per_segment
@@ -23,7 +23,12 @@ from rredcot_plugin.text.encoding import ProbeEncoder
 from rredcot_plugin.types import Credit, Segments
 from rredcot_plugin.values.base import scores_read
 
-WITHOUT_SEGMENTS = {GRPO: grpo_advantages, RLOO: rloo_advantages, NO_BASELINE: reward_advantages}
+WITHOUT_SEGMENTS = {
+    GRPO: grpo_advantages,
+    RLOO: rloo_advantages,
+    REINFORCE_PLUS_PLUS: reinforce_plus_plus_advantages,
+    NO_BASELINE: reward_advantages,
+}
 
 
 @dataclass(frozen=True)

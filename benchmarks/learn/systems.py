@@ -13,16 +13,17 @@ from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.values.base import calibrates, proposal_limits, scores_read
 from rredcot_plugin.values.features import NAMES
 
-GRPO, RLOO, NO_BASELINE, CREDIT, NO_REWARD, SHUFFLED, WHOLE = KINDS = (
+GRPO, RLOO, REINFORCE_PLUS_PLUS, NO_BASELINE, CREDIT, NO_REWARD, SHUFFLED, WHOLE = KINDS = (
     "grpo",
     "rloo",
+    "reinforce_plus_plus",
     "no_baseline",
     "credit",
     "no_reward",
     "shuffled",
     "whole",
 )
-"""verl's own advantages, of two estimators; the reward itself; ``assign_credit``; segment log-probs instead of rewards;
+"""verl's own advantages, of three estimators; the reward itself; ``assign_credit``; segment log-probs instead of rewards;
 baselines of other groups' traces; one baseline of least variance a trace."""
 
 SEGMENTER = "newline"
@@ -108,6 +109,7 @@ DEFAULT_SYSTEMS = (
 )
 MORE_SYSTEMS = (
     System("rloo", RLOO),
+    System("reinforce_plus_plus", REINFORCE_PLUS_PLUS),
     System("no_baseline", NO_BASELINE),
     System("rredcot_window4", options={"calibrate_window": FORMER_WINDOW}),
     System("rredcot_unscaled", options={"scale": "none"}),
