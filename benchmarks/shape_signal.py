@@ -2,8 +2,7 @@
 
 The model stands still. Questions as training draws them, of any success, get 8 rollouts each; 16 questions are a block. Steps of
 2 × 8, 4 × 4, 8 × 2 and 16 × 1 rollouts are made of the same blocks, eight of a block in every shape. Credit is that of
-learning.py's systems, with a calibrator that has seen the steps before; where a prompt has one rollout, only what needs no
-siblings, with which GRPO has no baseline at all.
+learning.py's systems, with a calibrator that has seen the steps before.
 
 ``snr_vs_grpo_2x8``: (E g · ∇/‖∇‖)² / tr Cov(g) of a step, that of GRPO with 2 × 8 = 1, at the same number of rollouts;
 Cov(g) is over prompts and rollouts, as in training. ``snr_vs_grpo_4x4``: GRPO with 4 × 4 = 1. ``cosine`` of E g and ∇,
@@ -44,8 +43,8 @@ SYSTEMS = choose(
     (GRPO, RLOO, REINFORCE_PLUS_PLUS, "no_baseline", "rredcot"),
     [parse_system(["low_variance", "preset=low_variance"])],
 )
-ALONE = (GRPO, REINFORCE_PLUS_PLUS)
-"""What verl runs with one rollout of a prompt."""
+ALONE = (GRPO, REINFORCE_PLUS_PLUS, "rredcot", "low_variance")
+"""What runs with one rollout of a prompt; GRPO has no baseline there."""
 
 BASES = tuple(f"{shape_name(group)}/{GRPO}" for group in GROUPS[:2])
 """GRPO as verl's users run it, and in the shape where it learns fastest."""
@@ -82,8 +81,9 @@ def compared(tables: dict[str, Products], drawn: list[np.ndarray]) -> Summary:
 
 
 def interval(numbers: np.ndarray) -> dict[str, float]:
-    """The first number, with the 95% interval of those of the others that are there."""
-    low, high = np.nanquantile(numbers[1:], [0.025, 0.975])
+    """The first number, with the 95% interval of those of the others that are there; of few blocks there may be none."""
+    drawn = numbers[1:][np.isfinite(numbers[1:])]
+    low, high = np.quantile(drawn, [0.025, 0.975]) if len(drawn) else (numbers[0], numbers[0])
     return {"value": float(numbers[0]), "low": float(low), "high": float(high)}
 
 
