@@ -5,7 +5,7 @@ The model stands still. Questions as training draws them, of any success, get 8 
 learning.py's systems, with a calibrator that has seen the steps before.
 
 ``snr_vs_grpo_2x8``: (E g · ∇/‖∇‖)² / tr Cov(g) of a step, that of GRPO with 2 × 8 = 1, at the same number of rollouts;
-Cov(g) is over prompts and rollouts, as in training. ``snr_vs_grpo_4x4``: GRPO with 4 × 4 = 1. ``cosine`` of E g and ∇,
+Cov(g) is over prompts and rollouts, as in training. ``snr_vs_grpo_4x4``, ``snr_vs_grpo_16x1``: GRPO there = 1. ``cosine`` of E g and ∇,
 without the noise of either; ∇ is the mean of RLOO's gradients in groups of 8. 95% intervals: bootstrap over blocks,
 the same ones for all. Gradients as in gradient.py: sketched, and of a real language model (``--families totals words
 functions``) those of its last two layers. Stages are kept in ``--cache``: an interrupted run goes on there.
@@ -46,8 +46,8 @@ SYSTEMS = choose(
 ALONE = (GRPO, REINFORCE_PLUS_PLUS, "rredcot", "low_variance")
 """What runs with one rollout of a prompt; GRPO has no baseline there."""
 
-BASES = tuple(f"{shape_name(group)}/{GRPO}" for group in GROUPS[:2])
-"""GRPO as verl's users run it, and in the shape where it learns fastest."""
+BASES = tuple(f"{shape_name(group)}/{GRPO}" for group in (8, 4, 1))
+"""GRPO as the other results have it, in its best groups, and where it has no baseline."""
 
 REFERENCE = f"{shape_name(max(GROUPS))}/{RLOO}"
 
