@@ -1,4 +1,4 @@
-"""Four figures of the README and the evidence pages, from committed results alone.
+"""Five figures of the README and the evidence pages, from committed results alone.
 
     python benchmarks/page_figures.py
 
@@ -7,6 +7,7 @@ system's tuned rate, smoothed over three validations; bands are 95% bootstrap in
 ``signal.png``: signal over variance of the gradient, GRPO = 1, six tasks, with 95% intervals.
 ``success.png``: the same on two tasks by the rate of success of their prompts.
 ``shapes.png``: as effect.png, for the same rollouts as few prompts with many each or as many prompts with few (shapes.py).
+``shape_signal.png``: signal over variance of such steps (shape_signal.py), GRPO with 4 × 4 = 1.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 from by_success import RESULTS as BY_SUCCESS
 from learn.curves import Curves, smoothed
 from learn.statistics import mean_band
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from shapes import found_curves
 
@@ -70,11 +72,17 @@ Style = tuple[str, str, str]
 SHAPES: dict[tuple[str, str], Style] = {
     ("2 × 8", "grpo"): ("GRPO, 2 prompts × 8 rollouts", "#5f6b7a", "-"),
     ("4 × 4", "grpo"): ("GRPO, 4 × 4", "#1f6fb2", "-"),
-    ("8 × 2", "grpo"): ("GRPO, 8 × 2", "#5f6b7a", "--"),
-    ("2 × 8", "low_variance"): ("low_variance, 2 × 8", "#2a7f4f", "--"),
-    ("8 × 2", "no_baseline"): ("no baseline at all, 8 × 2", "#8e44ad", "-"),
-    ("8 × 2", "low_variance"): ("low_variance, 8 × 2", "#2a7f4f", "-"),
+    ("16 × 1", "grpo"): ("GRPO, 16 × 1: no baseline", "#8e44ad", "-"),
+    ("16 × 1", "reinforce_plus_plus"): ("REINFORCE++, 16 × 1", "#d9600a", "--"),
+    ("4 × 4", "low_variance"): ("low_variance, 4 × 4", "#2a7f4f", "--"),
+    ("16 × 1", "low_variance"): ("low_variance, 16 × 1", "#2a7f4f", "-"),
 }
+SIGNAL_TASKS = {task: "shape_signal" for task in TASKS if task != "own_sums"} | {
+    f"{task}\n(SmolLM2-135M)": f"shape_signal_{task}" for task in ("words", "totals")
+}
+"""``own_sums`` is left out: its intervals are 0.1 to 200."""
+
+SIGNAL_SHAPES = {f"{shape.replace(' × ', 'x')}/{system}": style for (shape, system), style in SHAPES.items()}
 
 
 def accuracies(result: str, family: str, system: str) -> tuple[np.ndarray, np.ndarray]:
@@ -105,17 +113,21 @@ def draw_signals(output: Path) -> None:
             axis.plot([entry["low"], entry["high"]], [y, y], color=CREDITS[name][1], linewidth=2)
             label = CREDITS[name][0] if row == 0 else None
             axis.plot(entry["value"], y, "o", color=CREDITS[name][1], label=label, markersize=6)
+    _finish_signals(axis, list(TASKS), ([0.7, 1, 1.5, 2, 3, 5], ["0.7", "1 (GRPO)", "1.5", "2", "3", "5"]))
+    figure.legend(loc="outside upper center", ncols=3, frameon=False)
+    _save(figure, output)
+
+
+def _finish_signals(axis: Axes, tasks: list[str], ticks: tuple[list[float], list[str]]) -> None:
     axis.axvline(1.0, color="black", linewidth=0.8)
     axis.set_xscale("log")
-    axis.set_xticks([0.7, 1, 1.5, 2, 3, 5], ["0.7", "1 (GRPO)", "1.5", "2", "3", "5"])
+    axis.set_xticks(*ticks)
     axis.minorticks_off()
-    axis.set_yticks(range(len(TASKS)), list(TASKS))
+    axis.set_yticks(range(len(tasks)), tasks)
     axis.invert_yaxis()
     axis.set_xlabel("signal over variance of the gradient, GRPO = 1, 95 % intervals")
     axis.grid(axis="x", color="0.92")
     axis.spines[["top", "right"]].set_visible(False)
-    figure.legend(loc="outside upper center", ncols=3, frameon=False)
-    _save(figure, output)
 
 
 def draw_success(output: Path) -> None:
@@ -140,6 +152,22 @@ def draw_success(output: Path) -> None:
     axes[0].set_ylabel("signal over variance, GRPO = 1")
     marks, labels = axes[0].get_legend_handles_labels()
     figure.legend(marks, labels, loc="outside upper center", ncols=4, frameon=False)
+    _save(figure, output)
+
+
+def draw_shape_signals(output: Path) -> None:
+    """A line per task, a mark per shape of a step and system."""
+    figure, axis = plt.subplots(figsize=(9, 4.6), layout="constrained")
+    for row, (task, result) in enumerate(SIGNAL_TASKS.items()):
+        summary = json.loads((RESULTS / f"{result}.json").read_text())["summary"]
+        for place, (name, (label, color, line)) in enumerate(SIGNAL_SHAPES.items()):
+            entry, y = summary[f"{task.split()[0]}/snr_vs_grpo_4x4/{name}"], row + 0.13 * (place - 2.5)
+            axis.plot([entry["low"], entry["high"]], [y, y], line, color=color, linewidth=2)
+            inside = color if line == "-" else "white"
+            axis.plot(entry["value"], y, "o", color=color, mfc=inside, label=None if row else label, markersize=5)
+    _finish_signals(axis, list(SIGNAL_TASKS), ([0.7, 1, 1.5, 2, 3, 5, 8], ["0.7", "1", "1.5", "2", "3", "5", "8"]))
+    axis.set_xlabel("signal over variance of the gradient, GRPO with 4 × 4 = 1, 95 % intervals")
+    figure.legend(loc="outside upper center", ncols=3, frameon=False)
     _save(figure, output)
 
 
@@ -199,3 +227,4 @@ if __name__ == "__main__":
     draw_signals(folder / "signal.png")
     draw_success(folder / "success.png")
     draw_shapes(folder / "shapes.png")
+    draw_shape_signals(folder / "shape_signal.png")

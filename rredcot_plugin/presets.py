@@ -55,8 +55,8 @@ PRESETS = {
         },
         "The least noise measured, with a small bias, for many prompts with few rollouts of each: one baseline per trace in which "
         "certain segments hardly count and other groups count for more, and half of the luck of later segments taken out.",
-        "Tiny models with 8 prompts of 2 rollouts learned in less than half of GRPO's steps with 2 of 8 "
-        "(docs/evidence/learning.md).",
+        "Tiny models with 4 prompts of 4 rollouts learned in half to three quarters of GRPO's steps; with 16 of one rollout "
+        "each as fast as GRPO there (docs/evidence/learning.md).",
     ),
     "paper": Preset(
         {"value_estimator": "support", "proposals": "group", "calibrate": "none", "mode": "weighted"},

@@ -47,6 +47,14 @@ COMMANDS = {
     "learning_shape_4": "python benchmarks/learning.py --prompts 4 --group 4 --families habits chains parts --systems grpo "
     "--system low_variance preset=low_variance --rates 1e-4 --tuning-seeds --seeds 0 1 2 3 4 "
     "--output benchmarks/results/learning_shape_4.json",
+    "learning_shape_1": "python benchmarks/learning.py --prompts 16 --group 1 --families habits chains parts --systems grpo "
+    "reinforce_plus_plus --system low_variance preset=low_variance --rates 1e-4 --tuning-seeds --seeds 0 1 2 3 4 "
+    "--output benchmarks/results/learning_shape_1.json",
+    **{
+        f"shape_signal_{family}": f"python benchmarks/shape_signal.py --families {family} --blocks 12 "
+        f"--output benchmarks/results/shape_signal_{family}.json"
+        for family in ("words", "totals")
+    },
     "learning_shape_4_rates": "python benchmarks/learning.py --prompts 4 --group 4 --families habits chains parts --systems grpo "
     "--rates 5e-5 1e-4 2e-4 --tuning-seeds 9001 9002 9003 --seeds 0 1 2 3 4 "
     "--output benchmarks/results/learning_shape_4_rates.json",

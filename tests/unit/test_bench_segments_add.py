@@ -74,10 +74,22 @@ def test_both_units_are_taken_draw_by_draw() -> None:
 def test_the_page_has_the_rows_of_every_shape_of_a_step() -> None:
     found = shapes.found_curves()
     page = (ROOT / "docs" / "evidence" / "learning.md").read_text("utf-8").splitlines()
-    rows = shapes.table(found, shapes.BASE).splitlines()
-    assert len(rows) == 2 + len(found) and not [row for row in rows if row not in page]
+    rows = shapes.table(found).splitlines()
+    assert len(rows) == 2 + len(shapes.SYSTEMS) and not [row for row in rows if row not in page]
     assert set(page_figures.SHAPES) <= set(found)
-    steps, gaps = (of(found, shapes.BEST).splitlines()[-1] for of in (shapes.table, shapes.gains))
-    assert gaps.startswith("8 × 2 low_variance: ")
-    numbers = re.findall(r"\d\.\d+ \[[^]]+\]", steps + gaps)
-    assert len(numbers) == 6 and not [number for number in numbers if number not in " ".join(page)]
+    text = " ".join(page).replace("−", "-")
+    of_groups, alone = (shapes.gains(found, base).splitlines() for base in shapes.BASES[1:])
+    steps, gaps = of_groups[-3].removeprefix("16 × 1 grpo: "), alone[-1].partition("; ")[2]
+    numbers = re.findall(r"-?\d\.\d+ \[[^]]+\]", steps + gaps)
+    assert len(numbers) == 9 and not [number for number in numbers if number not in text]
+
+
+def test_the_page_has_signals_of_shapes() -> None:
+    committed = Committed(ROOT / "benchmarks" / "results")
+    page = (ROOT / "docs" / "evidence" / "gradient.md").read_text("utf-8")
+    for name in page_figures.SIGNAL_SHAPES:
+        for task, result in page_figures.SIGNAL_TASKS.items():
+            record = committed.record(result)
+            assert record is not None and f"{task.split()[0]}/snr_vs_grpo_4x4/{name}" in record["summary"]
+    for task in page_figures.SIGNAL_TASKS:
+        assert f"`{task.split()[0]}`" in page

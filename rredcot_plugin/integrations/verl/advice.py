@@ -72,8 +72,8 @@ def _few_segments(config: Any, settings: RRedCoTConfig) -> str:
 def _of_the_group(config: Any) -> Iterator[str]:
     if config.actor_rollout_ref.rollout.n == 1:
         yield (
-            "actor_rollout_ref.rollout.n=1 leaves no siblings to propose answers or a baseline: only the "
-            "ground truth is proposed, and the prior is 0 (GRPO's convention); use n >= 2"
+            "actor_rollout_ref.rollout.n=1 leaves no siblings to propose answers: only the ground truth is proposed, "
+            "and baselines come from the other prompts of the step, so take many (docs/evidence/learning.md)"
         )
     algorithm = config.algorithm
     read_by_red = str(algorithm.adv_estimator) == RED and bool(config.critic.enable)
