@@ -85,6 +85,10 @@ def test_systems_without_segments_have_verls_own_numbers(actor: Actor, batch: An
         rloo, grpo, atol=0.1
     )
     assert torch.allclose(Crediter(whole, actor, 0)(batch, 1).advantages, expected, atol=1e-6)
+    whitened = Crediter(system("reinforce_plus_plus"), actor, 0)(batch, 1).advantages
+    tokens, earned = whitened[given[1].bool()], batch.rows.rollouts.outcomes[:, None].expand_as(whitened)
+    assert abs(float(tokens.mean())) < 1e-4 and float(tokens.std()) == pytest.approx(1, rel=1e-2)
+    assert whitened[earned == 1].min() >= 0 >= whitened[earned == 0].max()
     reward = Crediter(system("no_baseline"), actor, 0)(batch, 1).advantages
     assert torch.equal(reward, data.rewards.sum(1, keepdim=True) * data.response_mask) and 0 < reward.mean() < 1
 
