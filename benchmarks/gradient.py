@@ -30,16 +30,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from grads.actors import measured_actors
 from grads.credits import Credits, credit_steps, gradients
 from grads.drawing import TARGET, draw
 from grads.moments import Draw, Moments, Reference, draws, moments
 from grads.stage import Setup, Sizes, prepare
 from grads.values import value_errors
 from lab.devices import add_device, check_device, processor
-from lab.lm.tasks import LM
-from lab.lm.weights import WeightsError
-from lab.models import CleanTraining, folder_name, load_models, load_tokenizer, measure_last_layers
-from lab.rollouts import Actor
+from lab.models import CleanTraining
 from lab.store import Store
 from lab.tasks import FAMILIES
 from record import Summary, picture_of, write_record
@@ -201,18 +199,10 @@ def main() -> None:
     sizes = dataclasses.replace(sizes, **given)
     training = QUICK_TRAINING if args.quick else CleanTraining(steps=args.steps)
     store = Store(args.cache / ("quick" if args.quick else "full"))
-    try:
-        models = load_models(store, training, {FAMILIES[name].model for name in args.families}, args.device)
-    except WeightsError as error:
-        raise SystemExit(f"error: {error}") from None
     summary: Summary = {}
     raw: dict[str, Any] = {}
-    if LM in models:
-        measure_last_layers(models[LM])
-    for name in args.families:
-        family = FAMILIES[name]
-        own = Store(store.folder / folder_name(family, training))
-        setup = prepare(Actor(family, models[family.model], load_tokenizer(family.model)), sizes, own)
+    for actor, own in measured_actors(args.families, training, store, args.device):
+        name, setup = actor.family.name, prepare(actor, sizes, own)
         credits = credit_steps(setup, lambda n, name=name: _progress(name, n, sizes.steps))  # type: ignore[misc]
         entries, raw[name] = measure_family(setup, credits)
         summary |= {f"{name}/{key}": entry for key, entry in entries.items()}

@@ -77,8 +77,9 @@ SHAPES: dict[tuple[str, str], Style] = {
     ("4 × 4", "low_variance"): ("low_variance, 4 × 4", "#2a7f4f", "--"),
     ("16 × 1", "low_variance"): ("low_variance, 16 × 1", "#2a7f4f", "-"),
 }
+LM_TASKS = ("words", "totals")
 SIGNAL_TASKS = {task: "shape_signal" for task in TASKS if task != "own_sums"} | {
-    f"{task}\n(SmolLM2-135M)": f"shape_signal_{task}" for task in ("words", "totals")
+    task: f"shape_signal_{task}" for task in LM_TASKS
 }
 """``own_sums`` is left out: its intervals are 0.1 to 200."""
 
@@ -161,11 +162,12 @@ def draw_shape_signals(output: Path) -> None:
     for row, (task, result) in enumerate(SIGNAL_TASKS.items()):
         summary = json.loads((RESULTS / f"{result}.json").read_text())["summary"]
         for place, (name, (label, color, line)) in enumerate(SIGNAL_SHAPES.items()):
-            entry, y = summary[f"{task.split()[0]}/snr_vs_grpo_4x4/{name}"], row + 0.13 * (place - 2.5)
+            entry, y = summary[f"{task}/snr_vs_grpo_4x4/{name}"], row + 0.13 * (place - 2.5)
             axis.plot([entry["low"], entry["high"]], [y, y], line, color=color, linewidth=2)
             inside = color if line == "-" else "white"
             axis.plot(entry["value"], y, "o", color=color, mfc=inside, label=None if row else label, markersize=5)
-    _finish_signals(axis, list(SIGNAL_TASKS), ([0.7, 1, 1.5, 2, 3, 5, 8], ["0.7", "1", "1.5", "2", "3", "5", "8"]))
+    labels = [f"{task}\n(SmolLM2-135M)" if task in LM_TASKS else task for task in SIGNAL_TASKS]
+    _finish_signals(axis, labels, ([0.7, 1, 1.5, 2, 3, 5, 8], ["0.7", "1", "1.5", "2", "3", "5", "8"]))
     axis.set_xlabel("signal over variance of the gradient, GRPO with 4 × 4 = 1, 95 % intervals")
     figure.legend(loc="outside upper center", ncols=3, frameon=False)
     _save(figure, output)

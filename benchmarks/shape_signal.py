@@ -24,12 +24,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from grads.actors import measured_actors
 from grads.shapes import GROUPS, Products, Setup, block_gradients, prepare, products, quality, shape_name
 from lab.devices import add_device, check_device, processor
-from lab.lm.tasks import LM
-from lab.lm.weights import WeightsError
-from lab.models import CleanTraining, folder_name, load_models, load_tokenizer, measure_last_layers
-from lab.rollouts import Actor
+from lab.models import CleanTraining
 from lab.store import Store
 from lab.tasks import FAMILIES
 from learn.systems import GRPO, REINFORCE_PLUS_PLUS, RLOO, choose, parse_system
@@ -124,18 +122,12 @@ def main() -> None:
     sketch = QUICK_SKETCH if args.quick else SKETCH
     training = QUICK_TRAINING if args.quick else CleanTraining()
     store = Store(args.cache / ("quick" if args.quick else "full"))
-    try:
-        models = load_models(store, training, {FAMILIES[name].model for name in args.families}, args.device)
-    except WeightsError as error:
-        raise SystemExit(f"error: {error}") from None
-    if LM in models:
-        measure_last_layers(models[LM])
     summary: Summary = {}
-    for number, name in enumerate(args.families, 1):
-        family = FAMILIES[name]
-        own = Store(store.folder / folder_name(family, training))
-        actor = Actor(family, models[family.model], load_tokenizer(family.model))
-        found = measure(prepare(actor, blocks, sketch, args.seed, own), args.seed, RESAMPLES)
+    for number, (actor, own) in enumerate(measured_actors(args.families, training, store, args.device), 1):
+        name, found = (
+            actor.family.name,
+            measure(prepare(actor, blocks, sketch, args.seed, own), args.seed, RESAMPLES),
+        )
         show(name, found)
         summary |= {f"{name}/{key}": entry for key, entry in found.items()}
         # written after every family, so that an interrupted run leaves what it has, and says which families

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -105,8 +104,8 @@ def step_gradient(
     segments = config.build_segmenter()(rows.rollouts)
     if system.kind == CREDIT:
         probed = setup.asked.probed(rows, segments, config)
-        given: Any = assign_credit(rows.rollouts, config, segments=segments, probed=probed, calibrator=calibrator)
-        advantages = given.advantages
+        credit = assign_credit(rows.rollouts, config, segments=segments, probed=probed, calibrator=calibrator)
+        advantages = credit.advantages
     else:
         advantages = WITHOUT_SEGMENTS[system.kind](rows.rollouts)
     table = per_segment(advantages, segments)
