@@ -28,7 +28,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
-from lab.devices import CPU, check_device
+from lab.devices import CPU, CUDA, FLOAT32, check_device
 from learn.arguments import add_choices, add_running
 from learn.curves import Curves, collect, pace_of
 from learn.execute import execute, known_records, perform
@@ -49,7 +49,9 @@ SMALL, LARGE, LM_BATCH, LM_GPU = "small", "large", "lm", "lm_gpu"
 BATCHES = {
     SMALL: Sizes(steps=120, prompts=2, eval_every=12, warmup=15),
     LARGE: Sizes(steps=30, prompts=8, eval_every=3, warmup=4),
-    LM_BATCH: Sizes(steps=40, prompts=4, eval_every=8, eval_questions=32, final_samples=4, warmup=4),
+    LM_BATCH: Sizes(
+        steps=40, prompts=4, eval_every=8, eval_questions=128, eval_samples=1, final_samples=4, warmup=4
+    ),
     LM_GPU: Sizes(steps=40, prompts=4, eval_every=4, eval_questions=128, final_samples=4, warmup=4),
 }
 """Many noisy steps, or few that hardly differ from the expected gradient, of as many rollouts in all; and what a language
@@ -76,7 +78,7 @@ FURTHER_RATES = {
 }
 """Tried outward, one after the other, where a system does best at the edge of ``RATES``."""
 
-SHAPE = ("steps", "prompts", "group")
+SHAPE = ("steps", "prompts", "group", "eval_every")
 """Sizes that the command line may give."""
 
 TUNING_SEEDS = {SMALL: (9001, 9002, 9003, 9004), LARGE: (9001, 9002), LM_BATCH: (9001,), LM_GPU: (9001,)}
@@ -114,6 +116,8 @@ def plan_of(args: argparse.Namespace) -> Plan:
         raise ValueError(
             f"--device {args.device}: {part} runs on the CPU alone; choose --systems without, or --device cpu"
         )
+    if args.device == CUDA and args.matmul != FLOAT32:
+        raise ValueError(f"--matmul {args.matmul}: for --device cpu; a GPU multiplies in TF32")
     sizes = replace(BATCHES[args.batch], clean_steps=args.clean_steps)
     given = {name: value for name in SHAPE if (value := getattr(args, name)) is not None}
     rates = RATES[args.batch] if args.rates is None else tuple(args.rates)
@@ -128,6 +132,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
         QUICK if args.quick else replace(sizes, **given),
         FURTHER_RATES[args.batch] if args.rates is None and not args.quick else (),
         args.device,
+        args.matmul,
     )
 
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from lab.devices import add_device
+from lab.devices import add_device, add_matmul
 from lab.tasks import FAMILIES
 
 from learn.runs import Sizes
@@ -57,6 +57,7 @@ def add_choices(parser: argparse.ArgumentParser, families: Sequence[str], batche
     add("--steps", type=int, help="training steps of a run")
     add("--prompts", type=int, help="prompts of a step, in place of the batch's")
     add("--group", type=int, help="rollouts of a prompt")
+    add("--eval-every", type=int, help="steps between two validations")
     add("--clean-steps", type=int, default=Sizes.clean_steps, help="supervised steps of the model of own_sums, …")
 
 
@@ -64,6 +65,7 @@ def add_running(parser: argparse.ArgumentParser, cache: Path, models: Path) -> N
     """Processes, time, folders and files; ``cache`` and ``models`` are the default folders."""
     add = parser.add_argument
     add_device(parser)
+    add_matmul(parser)
     add("--jobs", type=int, default=1, help="processes, one thread each (default 1)")
     add("--budget", type=float, help="start no run after so many minutes")
     add("--retry-failed", action="store_true", help="repeat the runs that failed")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lab.devices import CUDA, processor
+from lab.devices import processor, use_matmul
 from record import describe_machine, git_head
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from transformers.utils.logging import disable_progress_bar
@@ -38,8 +38,7 @@ def perform(run: Run, folder: Path, models: Path) -> Record:
 
     torch.set_num_threads(1)
     disable_progress_bar()
-    if run.device == CUDA:
-        torch.set_float32_matmul_precision("high")  # TF32: its rounding is far below the noise of a step
+    use_matmul(run.device, run.matmul)  # the rounding is far below the noise of a step
     begin = time.monotonic()
     try:
         record: Record = {"status": DONE, **LeanTrainer(run, models).fit()}

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lab.devices import CPU
+from lab.devices import CPU, FLOAT32
 from lab.lm.tasks import LM
 from lab.lm.warm_up import WarmUp
 from lab.models import CleanTraining, small_settings
@@ -68,6 +68,7 @@ class Run:
     sizes: Sizes
     trainer: str = LEAN
     device: str = CPU
+    matmul: str = FLOAT32
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -85,6 +86,7 @@ class Run:
             "sizes": sizes,
             "model": model_digest(FAMILIES[self.family].model, self.sizes.clean_steps),
             **({} if self.device == CPU else {"device": self.device}),
+            **({} if self.matmul == FLOAT32 else {"matmul": self.matmul}),
         }
 
     @property

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
-from lab.devices import CPU
+from lab.devices import CPU, FLOAT32
 
 from learn.runs import DONE, Record, Run, Sizes
 from learn.systems import System
@@ -50,6 +50,7 @@ class Plan:
     sizes: Sizes
     further: tuple[float, ...] = ()
     device: str = CPU
+    matmul: str = FLOAT32
 
     def __post_init__(self) -> None:
         both = set(self.seeds) & set(self.tuning_seeds)
@@ -99,7 +100,7 @@ class Plan:
         return tuning + [run for run in self.measured(tuned) if run not in records]
 
     def _run(self, family: str, system: System, rate: float, seed: int) -> Run:
-        return Run(family, system, rate, seed, self.sizes, device=self.device)
+        return Run(family, system, rate, seed, self.sizes, device=self.device, matmul=self.matmul)
 
     def _grid(self, family: str, system: System, records: Records) -> tuple[tuple[float, ...], Tuned | None]:
         """The rates to be tried, and the choice among those of which all runs are there."""
