@@ -18,9 +18,10 @@ import lab.rollouts
 import learn.trainer
 import learning
 from grads.tree import inverted
+from lab.devices import use_matmul
 from lab.lm.tasks import LM_FAMILIES
 from lab.rollouts import Actor
-from lab.sampling import _sample, sample_at_fixed_addresses
+from lab.sampling import SMALL_VOCABULARY, _sample, draw_tokens, sample_at_fixed_addresses
 from lab.tasks import FAMILIES
 from learn.fast_sampling import folded
 from learn.runs import load
@@ -58,6 +59,30 @@ def test_runs_on_a_gpu_are_runs_of_their_own() -> None:
     assert not {run.file for run in here} & {run.file for run in there}
 
 
+def test_products_in_bfloat16_are_runs_of_their_own_and_another_arithmetic() -> None:
+    plan = replace(small_plan(), matmul="bfloat16")
+    here, there = small_plan().tuning({}), plan.tuning({})
+    assert [run.matmul for run in there] == ["bfloat16"] * len(here) and "matmul" not in here[0].identity
+    assert not {run.file for run in here} & {run.file for run in there}
+    one, other = torch.randn(2, 64, 64, generator=torch.Generator().manual_seed(0)).unbind()
+    exact = one @ other
+    try:
+        use_matmul("cpu", "bfloat16")
+        assert torch.get_float32_matmul_precision() == "medium" and not torch.backends.cuda.flash_sdp_enabled()
+        assert float(((one @ other) - exact).abs().max()) < 0.2
+    finally:
+        use_matmul("cpu", "float32")
+    assert torch.backends.cuda.flash_sdp_enabled() and torch.equal(one @ other, exact)
+
+
+def test_a_gpu_multiplies_its_own_way(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["--device", "cuda", "--matmul", "bfloat16", "--systems", "grpo"]
+    monkeypatch.setattr(sys, "argv", ["learning.py", *asked])
+    with pytest.raises(SystemExit, match="2"):
+        learning.parse_arguments()
+    assert "--matmul bfloat16: for --device cpu" in capsys.readouterr().err
+
+
 def test_a_full_gpu_is_no_result_of_a_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def full(*_: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 348 MiB.\nmore")
@@ -93,6 +118,16 @@ def test_sampling_at_fixed_addresses_is_sampling() -> None:
         assert found == expected and again == expected
         lengths = [len(own[0]) for own in found][order]
         assert lengths[0] < 20 and lengths[-1] == 1 and max(lengths) > 20
+
+
+def test_tokens_of_a_large_vocabulary_have_their_distribution() -> None:
+    likely = {7: 0.5, 4000: 0.3, SMALL_VOCABULARY + 1: 0.2}
+    probs = torch.zeros(1, SMALL_VOCABULARY + 2)
+    probs[0, list(likely)] = torch.tensor(list(likely.values()))
+    drawn = draw_tokens(probs.expand(20_000, -1), torch.Generator().manual_seed(0))
+    assert drawn.shape == (20_000, 1)
+    shares = drawn[:, 0].bincount(minlength=probs.shape[1]) / len(drawn)
+    assert float((shares - probs[0]).abs().max()) < 0.02 and float(shares[list(likely)].sum()) == pytest.approx(1)
 
 
 def test_counts_read_off_cumulated_probabilities_have_their_distribution() -> None:
