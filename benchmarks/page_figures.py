@@ -23,7 +23,7 @@ from learn.curves import Curves, smoothed
 from learn.statistics import mean_band
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from shapes import found_curves
+from shapes import TINY, found_curves
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -184,7 +184,7 @@ def draw_effect(output: Path) -> None:
 
 def draw_shapes(output: Path) -> None:
     """A panel per task, a curve per shape of a step and system."""
-    found = found_curves(RESULTS)
+    found = found_curves(TINY, RESULTS)
     panels = {
         f"{family}, {title}": [(*_smoothed(found[key][family]), style) for key, style in SHAPES.items()]
         for family, (_, title) in PANELS.items()

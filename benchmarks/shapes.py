@@ -1,14 +1,16 @@
-"""The same rollouts as few prompts with many rollouts each, or as many prompts with few: a table of a page, and its intervals.
+"""The same rollouts as few prompts with many rollouts each, or as many prompts with few: tables of pages, and their intervals.
 
     python benchmarks/shapes.py
 
-From the runs of ``RESULTS``, which learning.py made at one learning rate with 16 rollouts in each of 120 steps: steps to
-the final accuracy of GRPO in groups of 8 (its 1.00) on every family. Then, for the text, the same with intervals, and final
-accuracy minus that of the run with the same seed, against GRPO in groups of 8, 4 and 1.
+From runs that learning.py made at one learning rate with 16 rollouts in each step, on tiny models and on a real language
+model: steps to the final accuracy of GRPO in the largest groups (its 1.00) on every family. Then, for the text, the same with
+intervals, and final accuracy minus that of the run with the same seed, against GRPO in groups of other sizes too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from learn.curves import Curves, curves_of, reach
@@ -17,14 +19,31 @@ from learn.statistics import paired_difference
 from learn.summary import shown
 
 FOLDER = Path(__file__).parent / "results"
-FAMILIES = ("habits", "chains", "parts")
-RESULTS = {
-    "2 × 8": "learning_low_floor",
-    "4 × 4": "learning_shape_4",
-    "8 × 2": "learning_shape",
-    "16 × 1": "learning_shape_1",
-}
-"""Prompts × rollouts of each in a step -> result."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """``results``: prompts × rollouts of each in a step -> result, largest groups first; ``bases``: shapes whose GRPO all are
+    compared with, the table with the first one's."""
+
+    families: tuple[str, ...]
+    results: Mapping[str, str]
+    bases: tuple[str, ...]
+
+
+TINY = Study(
+    ("habits", "chains", "parts"),
+    {
+        "2 × 8": "learning_low_floor",
+        "4 × 4": "learning_shape_4",
+        "8 × 2": "learning_shape",
+        "16 × 1": "learning_shape_1",
+    },
+    ("2 × 8", "4 × 4", "16 × 1"),
+)
+LANGUAGE_MODEL = Study(
+    ("words",), {"4 × 4": "learning_lm_shape_4", "16 × 1": "learning_lm_shape_1"}, ("4 × 4", "16 × 1")
+)
 
 SYSTEMS = {
     "grpo": "GRPO",
@@ -35,21 +54,19 @@ SYSTEMS = {
 }
 """Names of ``learning.py``, and of the page."""
 
-BASE = ("2 × 8", "grpo")
-BASES = (BASE, ("4 × 4", "grpo"), ("16 × 1", "grpo"))
-"""GRPO as the other results have it, in its best groups, and where it has no baseline."""
+GRPO = "grpo"
 
 Found = dict[tuple[str, str], dict[str, Curves]]
 """Shape and system -> family -> runs."""
 
 
-def found_curves(folder: Path = FOLDER) -> Found:
+def found_curves(study: Study, folder: Path = FOLDER) -> Found:
     """The runs of every system that has some, by shape."""
     found: Found = {}
-    for shape, result in RESULTS.items():
+    for shape, result in study.results.items():
         rows = [with_numbers(row) for row in rows_of(folder / f"{result}.json")]
         for system in SYSTEMS:
-            own = {family: _runs(rows, family, system) for family in FAMILIES}
+            own = {family: _runs(rows, family, system) for family in study.families}
             if all(own.values()):
                 found[shape, system] = {family: curves_of(runs) for family, runs in own.items()}
     return found
@@ -60,28 +77,31 @@ def _runs(rows: list[dict], family: str, system: str) -> list[tuple[int, dict]]:
     return [(row["identity"]["seed"], row) for row in of]
 
 
-def table(found: Found) -> str:
-    """A line per system, a column per shape; a cell has the steps to the final accuracy of ``BASE`` on each family."""
-    lines = [f"| credit | {' | '.join(RESULTS)} |", "| --- " * (len(RESULTS) + 1) + "|"]
+def table(study: Study, found: Found) -> str:
+    """A line per system that has runs, a column per shape; a cell has the steps to GRPO's final accuracy on each family."""
+    lines = [f"| credit | {' | '.join(study.results)} |", "| --- " * (len(study.results) + 1) + "|"]
     for system, name in SYSTEMS.items():
-        cells = [_cell(found.get((shape, system)), found[BASE]) for shape in RESULTS]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+        if any((shape, system) in found for shape in study.results):
+            cells = [_cell(study, found, (shape, system)) for shape in study.results]
+            lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _cell(own: dict[str, Curves] | None, base: dict[str, Curves]) -> str:
-    if own is None:
+def _cell(study: Study, found: Found, key: tuple[str, str]) -> str:
+    if key not in found:
         return "–"
-    found = [reach(own[family], base[family], "step") for family in FAMILIES]
-    return " / ".join(f"{entry['value']:.2f}" if entry["reached"] else "> 1" for entry in found)
+    base = found[study.bases[0], GRPO]
+    entries = [reach(found[key][family], base[family], "step") for family in study.families]
+    return " / ".join(f"{entry['value']:.2f}" if entry["reached"] else "> 1" for entry in entries)
 
 
-def gains(found: Found, base: tuple[str, str]) -> str:
-    """Of every shape and system, steps to the final accuracy of ``base``, and final accuracy minus its, as text."""
-    lines = [f"against {' '.join(base)}"]
+def gains(study: Study, found: Found, base: str) -> str:
+    """Of every shape and system, steps to the final accuracy of GRPO in the shape ``base``, and final accuracy minus its, as
+    text."""
+    lines, grpo = [f"against {base} {GRPO}"], found[base, GRPO]
     for (shape, system), own in found.items():
-        steps = [shown(reach(own[f], found[base][f], "step")) for f in FAMILIES]
-        gaps = [shown(paired_difference(*map(_finals, (own[f], found[base][f]))), 3) for f in FAMILIES]
+        steps = [shown(reach(own[f], grpo[f], "step")) for f in study.families]
+        gaps = [shown(paired_difference(*map(_finals, (own[f], grpo[f]))), 3) for f in study.families]
         lines.append(f"{shape} {system}: {', '.join(steps)}; {', '.join(gaps)}")
     return "\n".join(lines)
 
@@ -91,8 +111,9 @@ def _finals(curves: Curves) -> dict[int, float]:
 
 
 def main() -> None:
-    found = found_curves()
-    print(table(found), *(gains(found, base) for base in BASES), sep="\n\n")
+    for study in (TINY, LANGUAGE_MODEL):
+        found = found_curves(study)
+        print(table(study, found), *(gains(study, found, base) for base in study.bases), sep="\n\n", end="\n\n")
 
 
 if __name__ == "__main__":

@@ -72,13 +72,14 @@ def test_both_units_are_taken_draw_by_draw() -> None:
 
 
 def test_the_page_has_the_rows_of_every_shape_of_a_step() -> None:
-    found = shapes.found_curves()
+    study = shapes.TINY
+    found = shapes.found_curves(study)
     page = (ROOT / "docs" / "evidence" / "learning.md").read_text("utf-8").splitlines()
-    rows = shapes.table(found).splitlines()
+    rows = shapes.table(study, found).splitlines()
     assert len(rows) == 2 + len(shapes.SYSTEMS) and not [row for row in rows if row not in page]
     assert set(page_figures.SHAPES) <= set(found)
     text = " ".join(page).replace("−", "-")
-    of_groups, alone = (shapes.gains(found, base).splitlines() for base in shapes.BASES[1:])
+    of_groups, alone = (shapes.gains(study, found, base).splitlines() for base in study.bases[1:])
     steps, gaps = of_groups[-3].removeprefix("16 × 1 grpo: "), alone[-1].partition("; ")[2]
     numbers = re.findall(r"-?\d\.\d+ \[[^]]+\]", steps + gaps)
     assert len(numbers) == 9 and not [number for number in numbers if number not in text]
