@@ -7,6 +7,7 @@ system's tuned rate, smoothed over three validations; bands are 95% bootstrap in
 ``signal.png``: signal over variance of the gradient, GRPO = 1, six tasks, with 95% intervals.
 ``success.png``: the same on two tasks by the rate of success of their prompts.
 ``shapes.png``: as effect.png, for the same rollouts as few prompts with many each or as many prompts with few (shapes.py).
+``shapes_lm.png``: the same on a real language model.
 ``shape_signal.png``: signal over variance of such steps (shape_signal.py), GRPO with 4 × 4 = 1.
 """
 
@@ -23,7 +24,7 @@ from learn.curves import Curves, smoothed
 from learn.statistics import mean_band
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from shapes import TINY, found_curves
+from shapes import LANGUAGE_MODEL, TINY, Study, found_curves
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -182,12 +183,14 @@ def draw_effect(output: Path) -> None:
     _draw_learning(output, panels)
 
 
-def draw_shapes(output: Path) -> None:
+def draw_shapes(output: Path, study: Study, titles: dict[str, str]) -> None:
     """A panel per task, a curve per shape of a step and system."""
-    found = found_curves(TINY, RESULTS)
+    found = found_curves(study, RESULTS)
     panels = {
-        f"{family}, {title}": [(*_smoothed(found[key][family]), style) for key, style in SHAPES.items()]
-        for family, (_, title) in PANELS.items()
+        f"{family}, {title}": [
+            (*_smoothed(found[key][family]), style) for key, style in SHAPES.items() if key in found
+        ]
+        for family, title in titles.items()
     }
     _draw_learning(output, panels)
 
@@ -198,16 +201,17 @@ def _smoothed(curves: Curves) -> tuple[np.ndarray, np.ndarray]:
 
 def _draw_learning(output: Path, panels: dict[str, list[tuple[np.ndarray, np.ndarray, Style]]]) -> None:
     """A panel per title: steps (E,), smoothed accuracies (n, E), and label, colour and line of a curve."""
-    figure, axes = plt.subplots(1, len(panels), figsize=(11, 3.5), layout="constrained")
-    for axis, (title, curves) in zip(axes, panels.items(), strict=True):
+    width = 11 if len(panels) > 1 else 7
+    figure, axes = plt.subplots(1, len(panels), figsize=(width, 3.5), layout="constrained", squeeze=False)
+    for axis, (title, curves) in zip(axes[0], panels.items(), strict=True):
         for steps, accuracy, (label, color, style) in curves:
             axis.plot(steps, accuracy.mean(axis=0), style, color=color, label=label, linewidth=1.8)
             axis.fill_between(steps, *mean_band(accuracy), color=color, alpha=0.15, linewidth=0)
         axis.set(title=title, xlabel="training steps of 16 rollouts", xlim=(0, steps[-1]), ylim=(0, None))
         axis.grid(color="0.92")
         axis.spines[["top", "right"]].set_visible(False)
-    axes[0].set_ylabel("held-out accuracy")
-    lines, labels = axes[0].get_legend_handles_labels()
+    axes[0, 0].set_ylabel("held-out accuracy")
+    lines, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(
         lines, labels, loc="outside lower center", ncols=len(lines) if len(lines) < 5 else 3, frameon=False
     )
@@ -228,5 +232,6 @@ if __name__ == "__main__":
     draw_effect(folder / "effect.png")
     draw_signals(folder / "signal.png")
     draw_success(folder / "success.png")
-    draw_shapes(folder / "shapes.png")
+    draw_shapes(folder / "shapes.png", TINY, {family: title for family, (_, title) in PANELS.items()})
+    draw_shapes(folder / "shapes_lm.png", LANGUAGE_MODEL, {"words": "SmolLM2-135M-Instruct"})
     draw_shape_signals(folder / "shape_signal.png")

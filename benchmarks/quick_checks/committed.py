@@ -55,6 +55,12 @@ COMMANDS = {
         f"--output benchmarks/results/shape_signal_{family}.json"
         for family in ("words", "totals")
     },
+    **{
+        f"learning_lm_shape_{group}": f"python benchmarks/learning.py --batch lm --matmul bfloat16 --families words --steps 50 "
+        f"--eval-every 10 --prompts {16 // group} --group {group} --systems grpo {own}--rates 2e-5 --tuning-seeds "
+        f"--seeds 0 1 2 3 --output benchmarks/results/learning_lm_shape_{group}.json"
+        for group, own in ((4, ""), (1, "--system low_variance preset=low_variance "))
+    },
     "learning_shape_4_rates": "python benchmarks/learning.py --prompts 4 --group 4 --families habits chains parts --systems grpo "
     "--rates 5e-5 1e-4 2e-4 --tuning-seeds 9001 9002 9003 --seeds 0 1 2 3 4 "
     "--output benchmarks/results/learning_shape_4_rates.json",

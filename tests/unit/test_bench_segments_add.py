@@ -85,6 +85,17 @@ def test_the_page_has_the_rows_of_every_shape_of_a_step() -> None:
     assert len(numbers) == 9 and not [number for number in numbers if number not in text]
 
 
+def test_the_page_has_the_shapes_of_the_language_model() -> None:
+    study = shapes.LANGUAGE_MODEL
+    found = shapes.found_curves(study)
+    assert set(found) == {("4 × 4", "grpo"), ("16 × 1", "grpo"), ("16 × 1", "low_variance")}
+    assert len({weights for own in found.values() for weights in own["words"].weights}) == 1
+    page = (ROOT / "docs" / "evidence" / "language-model.md").read_text("utf-8").replace("−", "-")
+    of_groups, alone = (shapes.gains(study, found, base).splitlines() for base in study.bases)
+    numbers = re.findall(r"-?\d\.\d+ \[[^]]+\]", " ".join([*of_groups[2:], alone[-1].partition("; ")[2]]))
+    assert len(numbers) == 5 and not [number for number in numbers if number not in page]
+
+
 def test_the_page_has_signals_of_shapes() -> None:
     committed = Committed(ROOT / "benchmarks" / "results")
     page = (ROOT / "docs" / "evidence" / "gradient.md").read_text("utf-8")
