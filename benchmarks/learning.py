@@ -116,8 +116,9 @@ def plan_of(args: argparse.Namespace) -> Plan:
         raise ValueError(
             f"--device {args.device}: {part} runs on the CPU alone; choose --systems without, or --device cpu"
         )
-    if args.device == CUDA and args.matmul != FLOAT32:
-        raise ValueError(f"--matmul {args.matmul}: for --device cpu; a GPU multiplies in TF32")
+    if args.matmul != FLOAT32 and (args.device == CUDA or args.against_verl):
+        part = "--against-verl compares in float32" if args.against_verl else "a GPU multiplies in TF32"
+        raise ValueError(f"--matmul {args.matmul}: for --device cpu alone, {part}; leave it out")
     sizes = replace(BATCHES[args.batch], clean_steps=args.clean_steps)
     given = {name: value for name in SHAPE if (value := getattr(args, name)) is not None}
     rates = RATES[args.batch] if args.rates is None else tuple(args.rates)

@@ -14,6 +14,8 @@ READ_ROWS = 64
 """Prefixes that are read together; their copies may be ``ROWS`` at once, ``GRAPH_ROWS`` on a GPU."""
 ROWS, GRAPH_ROWS = 512, 256
 SMALL_VOCABULARY = 4096
+"""Up to this one ``torch.multinomial`` draws, as in all results of tiny models."""
+
 ASK_EVERY = 4
 """Tokens after which a GPU is asked whether all rows have ended."""
 

@@ -75,12 +75,14 @@ def test_products_in_bfloat16_are_runs_of_their_own_and_another_arithmetic() -> 
     assert torch.backends.cuda.flash_sdp_enabled() and torch.equal(one @ other, exact)
 
 
-def test_a_gpu_multiplies_its_own_way(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["--device", "cuda", "--matmul", "bfloat16", "--systems", "grpo"]
-    monkeypatch.setattr(sys, "argv", ["learning.py", *asked])
+@pytest.mark.parametrize("other", [["--device", "cuda"], ["--against-verl"]])
+def test_rounded_products_are_refused_where_they_do_not_exist(
+    other: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["learning.py", "--matmul", "bfloat16", "--systems", "grpo", *other])
     with pytest.raises(SystemExit, match="2"):
         learning.parse_arguments()
-    assert "--matmul bfloat16: for --device cpu" in capsys.readouterr().err
+    assert "--matmul bfloat16: for --device cpu alone" in capsys.readouterr().err
 
 
 def test_a_full_gpu_is_no_result_of_a_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
