@@ -49,9 +49,7 @@ SMALL, LARGE, LM_BATCH, LM_GPU = "small", "large", "lm", "lm_gpu"
 BATCHES = {
     SMALL: Sizes(steps=120, prompts=2, eval_every=12, warmup=15),
     LARGE: Sizes(steps=30, prompts=8, eval_every=3, warmup=4),
-    LM_BATCH: Sizes(
-        steps=40, prompts=4, eval_every=8, eval_questions=128, eval_samples=1, final_samples=4, warmup=4
-    ),
+    LM_BATCH: Sizes(40, prompts=4, eval_every=8, eval_questions=128, eval_samples=1, final_samples=4, warmup=4),
     LM_GPU: Sizes(steps=40, prompts=4, eval_every=4, eval_questions=128, final_samples=4, warmup=4),
 }
 """Many noisy steps, or few that hardly differ from the expected gradient, of as many rollouts in all; and what a language
@@ -117,8 +115,9 @@ def plan_of(args: argparse.Namespace) -> Plan:
             f"--device {args.device}: {part} runs on the CPU alone; choose --systems without, or --device cpu"
         )
     if args.matmul != FLOAT32 and (args.device == CUDA or args.against_verl):
-        part = "--against-verl compares in float32" if args.against_verl else "a GPU multiplies in TF32"
-        raise ValueError(f"--matmul {args.matmul}: for --device cpu alone, {part}; leave it out")
+        raise ValueError(
+            f"--matmul {args.matmul}: for --device cpu alone, and not for --against-verl; leave it out"
+        )
     sizes = replace(BATCHES[args.batch], clean_steps=args.clean_steps)
     given = {name: value for name in SHAPE if (value := getattr(args, name)) is not None}
     rates = RATES[args.batch] if args.rates is None else tuple(args.rates)
