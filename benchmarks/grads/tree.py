@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from lab.devices import CPU, CUDA
-from lab.sampling import Prefix, batches_by_length, check_prefixes, read_prefixes
+from lab.sampling import Prefix, batches_by_length, check_prefixes, looked_up, read_prefixes
 
 Counted = list[tuple[list[int], int]]
 """Distinct continuations, and how many of the samples went that way."""
@@ -91,10 +91,8 @@ def inverted(
     logits: torch.Tensor, count: np.ndarray, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The same in distribution where the logits are: one uniform number a sample, read off the cumulated probabilities."""
-    cumulated = logits.double().softmax(-1).cumsum(-1)
     uniform = torch.from_numpy(rng.random((len(count), int(count.max())))).to(logits.device)
-    token = torch.searchsorted(cumulated, uniform * cumulated[:, -1:], right=True)
-    token = token.clamp(max=logits.shape[-1] - 1).cpu().numpy()
+    token = looked_up(logits.double().softmax(-1), uniform).cpu().numpy()
     row, sample = (np.arange(count.max()) < count[:, None]).nonzero()
     pairs, taken = np.unique(np.stack([row, token[row, sample]]), axis=1, return_counts=True)
     return pairs[0], pairs[1], taken

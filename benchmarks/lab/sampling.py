@@ -14,7 +14,7 @@ READ_ROWS = 64
 """Prefixes that are read together; their copies may be ``ROWS`` at once, ``GRAPH_ROWS`` on a GPU."""
 ROWS, GRAPH_ROWS = 512, 256
 SMALL_VOCABULARY = 4096
-"""Up to this one ``torch.multinomial`` draws, as in all results of tiny models."""
+"""The largest one for which ``torch.multinomial`` draws tokens, as in all results of tiny models."""
 
 ASK_EVERY = 4
 """Tokens after which a GPU is asked whether all rows have ended."""
@@ -80,12 +80,18 @@ def read_prefixes(model: Any, prefixes: list[Prefix]) -> tuple[Any, torch.Tensor
 
 def draw_tokens(probs: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """A token (B, 1) of each distribution (B, V). ``torch.multinomial`` draws V numbers a row, which takes half of the time
-    where V is large; there the token is looked up at which the sum of probabilities passes a single one."""
+    where V is large; there a single number is looked up in the cumulated probabilities."""
     if probs.shape[1] <= SMALL_VOCABULARY:
         return torch.multinomial(probs, 1, generator=generator)
-    sums = probs.cumsum(1)
-    at = sums[:, -1:] * torch.rand(len(probs), 1, generator=generator, device=probs.device)
-    return torch.searchsorted(sums, at, right=True).clamp(max=probs.shape[1] - 1)
+    return looked_up(probs, torch.rand(len(probs), 1, generator=generator, device=probs.device))
+
+
+def looked_up(probs: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
+    """The tokens (B, n) of distributions (B, V) at ``uniform`` (B, n) numbers from [0, 1): where the cumulated probability
+    passes them."""
+    cumulated = probs.cumsum(-1)
+    token = torch.searchsorted(cumulated, uniform * cumulated[:, -1:], right=True)
+    return token.clamp(max=probs.shape[-1] - 1)
 
 
 def _by_prefix(out: torch.Tensor, copies: int) -> list[list[list[int]]]:
