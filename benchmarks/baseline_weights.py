@@ -32,7 +32,7 @@ from grads.traces import Traces, build_traces, sample
 from lab.models import CleanTraining, load_models
 from lab.rollouts import Actor
 from lab.store import Store
-from lab.tasks import FAMILIES
+from lab.tasks import FAMILIES, RIGHT_OR_WRONG
 from record import Summary, write_record
 
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
@@ -171,7 +171,7 @@ def measure_family(ready: Ready, store: Store) -> Summary:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="small sizes: shows that it runs, measures nothing")
-    parser.add_argument("--families", nargs="+", choices=list(FAMILIES), default=["chains"], metavar="NAME")
+    parser.add_argument("--families", nargs="+", choices=RIGHT_OR_WRONG, default=["chains"], metavar="NAME")
     parser.add_argument("--candidates", type=int, default=256, help="questions that the prompts are chosen from")
     parser.add_argument("--cache", type=Path, default=CACHE, help="folder for models, rollouts and gradients")
     parser.add_argument("--output", type=Path, default=OUTPUT)

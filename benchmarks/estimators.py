@@ -34,7 +34,7 @@ from grads.stage import Sizes
 from lab.models import CleanTraining, load_models
 from lab.rollouts import Actor
 from lab.store import Store
-from lab.tasks import FAMILIES
+from lab.tasks import FAMILIES, RIGHT_OR_WRONG
 from record import Summary, write_record
 
 from rredcot_plugin.tiny.reasoner import build_tokenizer
@@ -111,7 +111,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--families",
         nargs="*",
-        choices=list(FAMILIES),
+        choices=RIGHT_OR_WRONG,
         metavar="NAME",
         help=f"of the gradient benchmark (default {' '.join(DEFAULT)}); no name: enumerable policies alone",
     )

@@ -43,7 +43,7 @@ from lab.models import CleanTraining, folder_name, load_models, load_tokenizer
 from lab.picture import draw as draw_picture
 from lab.rollouts import Actor, reference_values, sample_batch
 from lab.store import Store
-from lab.tasks import FAMILIES
+from lab.tasks import FAMILIES, RIGHT_OR_WRONG
 from lab.verdict import show, targets_of, without_unknown, worst
 from record import Summary, picture_of, write_record
 
@@ -190,7 +190,7 @@ def parse_arguments() -> argparse.Namespace:
         action="store_true",
         help="also what limits the default, per family: other features, windows, fits",
     )
-    parser.add_argument("--families", nargs="+", choices=list(FAMILIES), default=DEFAULT_FAMILIES, metavar="NAME")
+    parser.add_argument("--families", nargs="+", choices=RIGHT_OR_WRONG, default=DEFAULT_FAMILIES, metavar="NAME")
     parser.add_argument(
         "--estimators", nargs="+", choices=list(ESTIMATORS), default=list(ESTIMATORS), metavar="NAME"
     )

@@ -46,7 +46,7 @@ from lab.baseline import whole_baseline
 from lab.models import CleanTraining, folder_name, load_models, load_tokenizer
 from lab.rollouts import Actor
 from lab.store import Store
-from lab.tasks import FAMILIES
+from lab.tasks import FAMILIES, RIGHT_OR_WRONG
 from record import Summary, write_record
 
 from rredcot_plugin.types import Segments
@@ -188,7 +188,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small sizes: shows that it runs, measures nothing")
     parser.add_argument(
-        "--families", nargs="+", choices=list(FAMILIES), default=["habits", "chains", "own_sums"], metavar="NAME"
+        "--families", nargs="+", choices=RIGHT_OR_WRONG, default=["habits", "chains", "own_sums"], metavar="NAME"
     )
     parser.add_argument("--cache", type=Path, default=CACHE, help="folder for models, rollouts and gradients")
     parser.add_argument("--output", type=Path, default=OUTPUT, help="where the JSON goes")

@@ -39,7 +39,7 @@ from grads.values import value_errors
 from lab.devices import add_device, check_device, processor
 from lab.models import CleanTraining
 from lab.store import Store
-from lab.tasks import FAMILIES
+from lab.tasks import RIGHT_OR_WRONG
 from record import Summary, picture_of, write_record
 
 OUTPUT = Path(__file__).parent / "results" / "gradient.json"
@@ -157,7 +157,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small sizes: shows that it runs, measures nothing")
     parser.add_argument(
-        "--families", nargs="+", choices=list(FAMILIES), default=["sums", "sorting"], metavar="NAME"
+        "--families", nargs="+", choices=RIGHT_OR_WRONG, default=["sums", "sorting"], metavar="NAME"
     )
     parser.add_argument("--steps", type=int, default=CleanTraining.steps, help="training steps of the clean model")
     for name, meaning in GIVEN.items():

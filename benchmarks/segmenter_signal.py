@@ -30,7 +30,7 @@ from grads.truth import Pool
 from lab.models import CleanTraining, folder_name, load_models
 from lab.rollouts import Actor
 from lab.store import Store
-from lab.tasks import FAMILIES
+from lab.tasks import FAMILIES, RIGHT_OR_WRONG
 from record import Summary, write_record
 
 from rredcot_plugin.config import RRedCoTConfig
@@ -152,7 +152,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small sizes: shows that it runs, measures nothing")
     parser.add_argument(
-        "--families", nargs="+", choices=list(FAMILIES), default=["habits", "chains"], metavar="NAME"
+        "--families", nargs="+", choices=RIGHT_OR_WRONG, default=["habits", "chains"], metavar="NAME"
     )
     parser.add_argument(
         "--segmenters", nargs="+", choices=list(SEGMENTERS), default=list(SEGMENTERS), metavar="NAME"

@@ -35,8 +35,8 @@ class Habit:
 
 @dataclass(frozen=True)
 class Family:
-    """``problems(split, size, seed)``; ``write``: a clean solution; ``accepts``: whether an answer is right;
-    ``right(question, lines, number)``: whether the line of that number is right after those before it; ``habit``: what
+    """``problems(split, size, seed)``; ``write``: a clean solution; ``accepts``: what an answer is worth, 1 or
+    True if it is right, 0 if it is wrong, and in between only if the family is ``graded``; ``right(question, lines, number)``: whether the line of that number is right after those before it; ``habit``: what
     its model was taught last; ``whole``: the response is the answer, from its first character to its last."""
 
     name: str
@@ -44,17 +44,18 @@ class Family:
     kind: str
     problems: Callable[[str, int, int], list[Question]]
     write: Callable[[Question, random.Random], str]
-    accepts: Callable[[Question, str], bool]
+    accepts: Callable[[Question, str], float]
     right: Callable[[Question, list[str], int], bool]
     habit: Habit | None = None
     whole: bool = False
+    graded: bool = False
     max_response_tokens: int = MAX_RESPONSE_TOKENS
 
     def reward(self, question: Question, response: str) -> float:
-        """1 if the answer after the last marker is accepted, else 0; any text will do."""
+        """What the answer after the last marker is worth, 0 if there is none; any text will do."""
         body = response.split(IM_END)[0]
         answer = body if self.whole else extract_answer(body)
-        return float(answer is not None and self.accepts(question, answer))
+        return 0.0 if answer is None else float(self.accepts(question, answer))
 
     def first_mistake(self, question: Question, response: str) -> int | None:
         """Number of the first line that is not right; the answer's line counts; None if all are.
@@ -67,7 +68,7 @@ class Family:
         for number in range(len(lines)):
             if not self.right(question, lines, number):
                 return number
-        return None if self.reward(question, response) else len(lines)
+        return None if self.reward(question, response) == 1.0 else len(lines)
 
 
 def solution(lines: list[str], answer: str) -> str:

@@ -29,6 +29,7 @@ from lab.tasks import (
     HABITS,
     PARTS,
     PARTS_SKILL,
+    SHARES,
     WORDY,
     WORDY_SKILL,
     clean_examples,
@@ -49,7 +50,7 @@ TAUGHT: dict[str, tuple[Callable[[int, int], Iterator[tuple[str, str]]], dict[st
     PARTS_SKILL: (family_examples(PARTS), {"parts": parts.PARTS, "minuses": parts.MINUSES}),
 }
 """Models taught from nothing: on what, and what that depends on."""
-SPOILT = {HABITS: CLEAN, CHAINS: CHAIN_SKILL, WORDY: WORDY_SKILL, PARTS: PARTS_SKILL}
+SPOILT = {HABITS: CLEAN, CHAINS: CHAIN_SKILL, WORDY: WORDY_SKILL, PARTS: PARTS_SKILL, SHARES: PARTS_SKILL}
 """Models that were taught a habit, named as their family, and what they were before."""
 
 LAST_LAYERS = 2

@@ -9,6 +9,7 @@
     chains       eight terms to add or, two of them, to take away, a short line each; the same habit
     wordy        three terms, one of them to take away, done early among lines of free words; the same habit
     parts        six small sums, four of them with a minus, a line each; the answer names all six results; the same habit
+    shares       the same, more often misread; the reward is the share of the results that are right
 
 `own_sums`, `multiples` and `programs` are answered by the same under-trained model. A line of a trace is a step; the
 answer stands after `####`.
@@ -44,7 +45,7 @@ from rredcot_plugin.demo.tasks import ANSWER_MARKER, generate
 
 DEMO, CLEAN, HABITS, CHAIN_SKILL, CHAINS = "demo", "clean", "habits", "chain_skill", "chains"
 WORDY_SKILL, WORDY = "wordy_skill", "wordy"
-PARTS_SKILL, PARTS = "parts_skill", "parts"
+PARTS_SKILL, PARTS, SHARES = "parts_skill", "parts", "shares"
 CLEAN_SHARES = {"own_sums": 0.6, "multiples": 0.2, "programs": 0.2}
 """Of the training examples; sums are the hardest to learn."""
 
@@ -102,6 +103,10 @@ def _make_parts(rng: random.Random) -> Question:
     return Question(" ".join(data), parts.solve(data)[1], data)
 
 
+def _accepts_shares(question: Question, answer: str) -> float:
+    return parts.right_share(question.answer, answer)
+
+
 def _part_lines(data: Data) -> list[str]:
     return parts.solve(data)[0]
 
@@ -128,9 +133,13 @@ FAMILIES: dict[str, Family] = {
                stream(make_wordy, "_make_wordy"), write_wordy, accepts_equal, right_wordy, Habit(0.65, misread_wordy)),
         Family("parts", PARTS, "six integers, a line each; a wrong habit", stream(_make_parts, "_make_parts"),
                written(_part_lines), accepts_equal, line_is(_part_lines), Habit(0.4, parts.misread_parts)),
+        Family("shares", SHARES, "six integers, a sixth of the reward each; a wrong habit", stream(_make_parts, "_make_parts"),
+               written(_part_lines), _accepts_shares, line_is(_part_lines), Habit(0.65, parts.misread_parts), graded=True),
     )
 }  # fmt: skip
 FAMILIES |= LM_FAMILIES
+RIGHT_OR_WRONG = [name for name, family in FAMILIES.items() if not family.graded]
+"""Families whose rewards are 0 and 1, as values and their references are counted."""
 
 
 def clean_examples(size: int, seed: int) -> Iterator[tuple[str, str]]:

@@ -23,7 +23,7 @@ from lab.programs import run_program
 from lab.rollouts import Actor, Reference, reference_values, sample_batch
 from lab.sampling import continuations
 from lab.store import SHIPPED, Store, load_tensors, read_checked
-from lab.tasks import FAMILIES, habit_examples
+from lab.tasks import FAMILIES, RIGHT_OR_WRONG, habit_examples
 from lab.wordy import is_free
 
 from rredcot_plugin.tiny import CHECKPOINT
@@ -65,12 +65,23 @@ def test_a_habit_goes_wrong_where_a_minus_is_and_nowhere_else(name: str) -> None
     ]
     steps = ["\n".join(line for line in text.split("\n") if not is_free(line)) for _, text in found]
     wrong = [family.first_mistake(question, text) for question, text in zip(questions, steps, strict=True)]
-    operators = [[part[2] for part in q.data] if name == "parts" else q.data[1::2] for q in questions]
+    operators = [[part[2] for part in q.data] if name in ("parts", "shares") else q.data[1::2] for q in questions]
     first = [next((i for i, operator in enumerate(own) if operator == "-"), None) for own in operators]
     assert all(at is None for at, minus in zip(wrong, first, strict=True) if minus is None)
     at_first = [at == minus for at, minus in zip(wrong, first, strict=True) if minus is not None]
     assert family.habit is not None
     assert abs(sum(at_first) / len(at_first) - family.habit.share) < 0.1
+
+
+def test_every_right_result_earns_its_share() -> None:
+    family = FAMILIES["shares"]
+    question = family.problems("train", 1, 0)[0]
+    right = family.write(question, random.Random(0))
+    results = question.answer.split()
+    half = right.replace(f"#### {question.answer}", f"#### {' '.join(results[:3])} 0 0 0 0")
+    assert [family.reward(question, text) for text in (right, half, "", "####")] == [1.0, 0.5, 0.0, 0.0]
+    assert family.first_mistake(question, right) is None and family.first_mistake(question, half) == len(results)
+    assert RIGHT_OR_WRONG == [name for name in FAMILIES if name != "shares"]
 
 
 def test_a_family_without_a_habit_cannot_be_asked_for_one() -> None:
