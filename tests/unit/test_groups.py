@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import rredcot_plugin as rr
 from rredcot_plugin.groups import group_stats
+from rredcot_plugin.presets import PRESETS
 
 FIXED = {"segmenter": "fixed", "segmenter_kwargs": {"tokens": 4}}
 
@@ -39,13 +40,14 @@ def test_small_spread_beside_a_large_mean_survives() -> None:
     assert 0.005 < float(stats.std[0]) < 0.01
 
 
-@pytest.mark.parametrize("preset", ["default", "lean", "low_variance"])
+@pytest.mark.parametrize("preset", ["default", "nothing proposed", "lean", "low_variance"])
 def test_a_rollout_alone_in_its_group_is_compared_with_other_prompts(preset: str) -> None:
     """rollout.n=1: credit sums to the reward, the prompt is worth what others earned, and nothing knows its own outcome."""
     generator = torch.Generator().manual_seed(0)
     log_probs = -2 * torch.rand(8, 12, generator=generator)
-    keys = {} if preset == "default" else {"preset": preset}
-    config = rr.RRedCoTConfig.from_mapping({**FIXED, "value_estimator": "confidence", "scale": "none", **keys})
+    keys = {"preset": preset} if preset in PRESETS else {}
+    estimator = "support" if preset == "nothing proposed" else "confidence"
+    config = rr.RRedCoTConfig.from_mapping({**FIXED, "value_estimator": estimator, "scale": "none", **keys})
 
     def credit(outcomes: list[float]) -> rr.Credit:
         rewards = torch.zeros(8, 12)
