@@ -24,7 +24,7 @@ from learn.curves import Curves, smoothed
 from learn.statistics import mean_band
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from shapes import LANGUAGE_MODEL, TINY, Study, found_curves
+from shapes import LANGUAGE_MODEL, SHARES, TINY, Study, found_curves
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -71,16 +71,15 @@ Style = tuple[str, str, str]
 """Label, colour and line of a curve."""
 
 SHAPES: dict[tuple[str, str], Style] = {
-    ("2 × 8", "grpo"): ("GRPO, 2 prompts × 8 rollouts", "#5f6b7a", "-"),
-    ("4 × 4", "grpo"): ("GRPO, 4 × 4", "#1f6fb2", "-"),
+    ("4 × 4", "grpo"): ("GRPO, 4 prompts × 4 rollouts", "#5f6b7a", "-"),
     ("16 × 1", "grpo"): ("GRPO, 16 × 1: no baseline", "#8e44ad", "-"),
     ("16 × 1", "reinforce_plus_plus"): ("REINFORCE++, 16 × 1", "#d9600a", "--"),
-    ("4 × 4", "low_variance"): ("low_variance, 4 × 4", "#2a7f4f", "--"),
-    ("16 × 1", "low_variance"): ("low_variance, 16 × 1", "#2a7f4f", "-"),
+    ("16 × 1", "rredcot"): ("rredcot, default, 16 × 1", "#1f6fb4", "-"),
+    ("16 × 1", "low_variance"): ("low_variance, 16 × 1", "#2a7f4f", "--"),
 }
 LM_TASKS = ("words", "totals")
 SIGNAL_TASKS = {task: "shape_signal" for task in TASKS if task != "own_sums"} | {
-    task: f"shape_signal_{task}" for task in LM_TASKS
+    task: f"shape_signal_{task}" for task in ("shares", *LM_TASKS)
 }
 """``own_sums`` is left out: its intervals are 0.1 to 200."""
 
@@ -183,15 +182,14 @@ def draw_effect(output: Path) -> None:
     _draw_learning(output, panels)
 
 
-def draw_shapes(output: Path, study: Study, titles: dict[str, str]) -> None:
-    """A panel per task, a curve per shape of a step and system."""
-    found = found_curves(study, RESULTS)
-    panels = {
-        f"{family}, {title}": [
-            (*_smoothed(found[key][family]), style) for key, style in SHAPES.items() if key in found
-        ]
-        for family, title in titles.items()
-    }
+def draw_shapes(output: Path, studies: list[tuple[Study, dict[str, str]]]) -> None:
+    """A panel per task of the studies, which have titles, a curve per shape of a step and system."""
+    panels = {}
+    for study, titles in studies:
+        found = found_curves(study, RESULTS)
+        curves = {key: style for key, style in SHAPES.items() if key in found}
+        for family, title in titles.items():
+            panels[title] = [(*_smoothed(found[key][family]), style) for key, style in curves.items()]
     _draw_learning(output, panels)
 
 
@@ -201,7 +199,7 @@ def _smoothed(curves: Curves) -> tuple[np.ndarray, np.ndarray]:
 
 def _draw_learning(output: Path, panels: dict[str, list[tuple[np.ndarray, np.ndarray, Style]]]) -> None:
     """A panel per title: steps (E,), smoothed accuracies (n, E), and label, colour and line of a curve."""
-    width = 11 if len(panels) > 1 else 7
+    width = 7 if len(panels) == 1 else 3.7 * len(panels)
     figure, axes = plt.subplots(1, len(panels), figsize=(width, 3.5), layout="constrained", squeeze=False)
     for axis, (title, curves) in zip(axes[0], panels.items(), strict=True):
         for steps, accuracy, (label, color, style) in curves:
@@ -232,6 +230,8 @@ if __name__ == "__main__":
     draw_effect(folder / "effect.png")
     draw_signals(folder / "signal.png")
     draw_success(folder / "success.png")
-    draw_shapes(folder / "shapes.png", TINY, {family: title for family, (_, title) in PANELS.items()})
-    draw_shapes(folder / "shapes_lm.png", LANGUAGE_MODEL, {"words": "SmolLM2-135M-Instruct"})
+    titles = {family: f"{family}, {title}" for family, (_, title) in PANELS.items()}
+    shares = {"shares": "shares, six lines, reward: share right"}
+    draw_shapes(folder / "shapes.png", [(TINY, titles), (SHARES, shares)])
+    draw_shapes(folder / "shapes_lm.png", [(LANGUAGE_MODEL, {"words": "words, SmolLM2-135M-Instruct"})])
     draw_shape_signals(folder / "shape_signal.png")

@@ -41,6 +41,7 @@ TINY = Study(
     },
     ("2 × 8", "4 × 4", "16 × 1"),
 )
+SHARES = Study(("shares",), {"4 × 4": "learning_shares_4", "16 × 1": "learning_shares_1"}, ("4 × 4", "16 × 1"))
 LANGUAGE_MODEL = Study(
     ("words",), {"4 × 4": "learning_lm_shape_4", "16 × 1": "learning_lm_shape_1"}, ("4 × 4", "16 × 1")
 )
@@ -50,6 +51,7 @@ SYSTEMS = {
     "reinforce_plus_plus": "REINFORCE++",
     "no_baseline": "no baseline at all",
     "rredcot": "the default",
+    "lean": "one baseline per trace (`preset=lean`)",
     "low_variance": "`preset=low_variance`",
 }
 """Names of ``learning.py``, and of the page."""
@@ -111,7 +113,7 @@ def _finals(curves: Curves) -> dict[int, float]:
 
 
 def main() -> None:
-    for study in (TINY, LANGUAGE_MODEL):
+    for study in (TINY, SHARES, LANGUAGE_MODEL):
         found = found_curves(study)
         print(table(study, found), *(gains(study, found, base) for base in study.bases), sep="\n\n", end="\n\n")
 

@@ -47,19 +47,28 @@ COMMANDS = {
     "learning_shape_4": "python benchmarks/learning.py --prompts 4 --group 4 --families habits chains parts --systems grpo "
     "--system low_variance preset=low_variance --rates 1e-4 --tuning-seeds --seeds 0 1 2 3 4 "
     "--output benchmarks/results/learning_shape_4.json",
-    "learning_shape_1": "python benchmarks/learning.py --prompts 16 --group 1 --families habits chains parts --systems grpo "
-    "reinforce_plus_plus --system low_variance preset=low_variance --rates 1e-4 --tuning-seeds --seeds 0 1 2 3 4 "
-    "--output benchmarks/results/learning_shape_1.json",
+    **{
+        f"learning_{study}_1": f"python benchmarks/learning.py --prompts 16 --group 1 --families {families} --systems grpo "
+        "reinforce_plus_plus rredcot --system lean preset=lean --system low_variance preset=low_variance --rates 1e-4 "
+        f"--tuning-seeds --seeds 0 1 2 3 4 --output benchmarks/results/learning_{study}_1.json"
+        for study, families in (("shape", "habits chains parts"), ("shares", "shares"))
+    },
+    "learning_shares_4": "python benchmarks/learning.py --prompts 4 --group 4 --families shares --systems grpo rredcot "
+    "--system low_variance preset=low_variance --rates 1e-4 --tuning-seeds --seeds 0 1 2 3 4 "
+    "--output benchmarks/results/learning_shares_4.json",
     **{
         f"shape_signal_{family}": f"python benchmarks/shape_signal.py --families {family} --blocks 12 "
         f"--output benchmarks/results/shape_signal_{family}.json"
         for family in ("words", "totals")
     },
+    "shape_signal_shares": "python benchmarks/shape_signal.py --families shares "
+    "--output benchmarks/results/shape_signal_shares.json",
     **{
         f"learning_lm_shape_{group}": f"python benchmarks/learning.py --batch lm --matmul bfloat16 --families words --steps 50 "
-        f"--eval-every 10 --prompts {16 // group} --group {group} --systems grpo {own}--rates 2e-5 --tuning-seeds "
+        f"--eval-every 10 --prompts {16 // group} --group {group} --systems grpo {more}"
+        "--system low_variance preset=low_variance --rates 2e-5 --tuning-seeds "
         f"--seeds 0 1 2 3 --output benchmarks/results/learning_lm_shape_{group}.json"
-        for group, own in ((4, ""), (1, "--system low_variance preset=low_variance "))
+        for group, more in ((4, ""), (1, "rredcot "))
     },
     "learning_shape_4_rates": "python benchmarks/learning.py --prompts 4 --group 4 --families habits chains parts --systems grpo "
     "--rates 5e-5 1e-4 2e-4 --tuning-seeds 9001 9002 9003 --seeds 0 1 2 3 4 "
