@@ -53,10 +53,10 @@ PRESETS = {
             "baseline_kwargs": {"floor": 0.0001, "pseudo_rollouts": 32},
             "credit_weight": 0.5,
         },
-        "The least noise measured, with a small bias, for many prompts with few rollouts of each: one baseline per trace in which "
+        "The least noise measured with rewards of 0 and 1, with a small bias: one baseline per trace in which "
         "certain segments hardly count and other groups count for more, and half of the luck of later segments taken out.",
-        "Tiny models with 4 prompts of 4 rollouts learned in half to three quarters of GRPO's steps; with 16 of one rollout "
-        "each as fast as GRPO there (docs/evidence/learning.md).",
+        "Tiny models with rewards of 0 and 1 and 4 prompts of 4 rollouts learned in half to three quarters of GRPO's steps; with "
+        "rewards in between slower than with GRPO (docs/evidence/learning.md).",
     ),
     "paper": Preset(
         {"value_estimator": "support", "proposals": "group", "calibrate": "none", "mode": "weighted"},

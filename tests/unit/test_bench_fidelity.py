@@ -81,7 +81,7 @@ def test_every_right_result_earns_its_share() -> None:
     half = right.replace(f"#### {question.answer}", f"#### {' '.join(results[:3])} 0 0 0 0")
     assert [family.reward(question, text) for text in (right, half, "", "####")] == [1.0, 0.5, 0.0, 0.0]
     assert family.first_mistake(question, right) is None and family.first_mistake(question, half) == len(results)
-    assert RIGHT_OR_WRONG == [name for name in FAMILIES if name != "shares"]
+    assert [name for name in FAMILIES if name != "shares"] == RIGHT_OR_WRONG
 
 
 def test_a_family_without_a_habit_cannot_be_asked_for_one() -> None:

@@ -79,21 +79,29 @@ def test_the_page_has_the_rows_of_every_shape_of_a_step() -> None:
     assert len(rows) == 2 + len(shapes.SYSTEMS) and not [row for row in rows if row not in page]
     assert set(page_figures.SHAPES) <= set(found)
     text = " ".join(page).replace("−", "-")
-    of_groups, alone = (shapes.gains(study, found, base).splitlines() for base in study.bases[1:])
-    steps, gaps = of_groups[-3].removeprefix("16 × 1 grpo: "), alone[-1].partition("; ")[2]
-    numbers = re.findall(r"-?\d\.\d+ \[[^]]+\]", steps + gaps)
-    assert len(numbers) == 9 and not [number for number in numbers if number not in text]
+    of_groups, shares = (_against_groups(one) for one in (study, shapes.SHARES))
+    of_default = of_groups["16 × 1 rredcot"] + shares["16 × 1 rredcot"]
+    numbers = re.findall(r"-?\d\.\d+ \[[^]]+\]", of_default + of_groups["16 × 1 grpo"].partition("; ")[0])
+    assert len(numbers) == 11 and not [number for number in numbers if number not in text]
+    assert shares["16 × 1 grpo"].endswith("-0.286 [-0.356, -0.216]") and "0.286 [0.216, 0.356] below" in text
 
 
 def test_the_page_has_the_shapes_of_the_language_model() -> None:
     study = shapes.LANGUAGE_MODEL
     found = shapes.found_curves(study)
-    assert set(found) == {("4 × 4", "grpo"), ("16 × 1", "grpo"), ("16 × 1", "low_variance")}
+    assert {system for shape, system in found if shape == "16 × 1"} == {"grpo", "rredcot", "low_variance"}
     assert len({weights for own in found.values() for weights in own["words"].weights}) == 1
     page = (ROOT / "docs" / "evidence" / "language-model.md").read_text("utf-8").replace("−", "-")
-    of_groups, alone = (shapes.gains(study, found, base).splitlines() for base in study.bases)
-    numbers = re.findall(r"-?\d\.\d+ \[[^]]+\]", " ".join([*of_groups[2:], alone[-1].partition("; ")[2]]))
-    assert len(numbers) == 5 and not [number for number in numbers if number not in page]
+    of_groups = [line.partition("; ")[2] for line in _against_groups(study).values()][1:]
+    alone = shapes.gains(study, found, "16 × 1").splitlines()
+    numbers = of_groups + [line.partition("; ")[2] for line in alone if line.startswith(("16 × 1 r", "16 × 1 l"))]
+    assert len(numbers) == 6 and not [number for number in numbers if number not in page]
+
+
+def _against_groups(study: shapes.Study) -> dict[str, str]:
+    """Steps and gaps against GRPO with 4 × 4, by shape and system."""
+    lines = shapes.gains(study, shapes.found_curves(study), "4 × 4").splitlines()[1:]
+    return {line.partition(": ")[0]: line.partition(": ")[2] for line in lines}
 
 
 def test_the_page_has_signals_of_shapes() -> None:
