@@ -18,9 +18,7 @@ class GroupStats:
     """Per-rollout statistics of its group, over valid rows only; all of shape (B,).
 
     ``mean`` and ``std`` follow GRPO's conventions for a group of one: mean 0, std 1. ``others_mean`` leaves
-    the rollout itself out; alone in its group a rollout has no others, and the mean is 0 again. ``prior`` is what
-    ``others_mean`` is, and for a rollout alone in its group (``rollout.n=1``) the mean of all other rollouts. It is the
-    value of a prompt, and no feature: one that knows the outcomes of other groups undoes cross-fitting.
+    the rollout itself out; alone in its group a rollout has no others, and the mean is 0 again.
     """
 
     index: Int[Tensor, " B"]
@@ -28,7 +26,6 @@ class GroupStats:
     mean: Float[Tensor, " B"]
     std: Float[Tensor, " B"]
     others_mean: Float[Tensor, " B"]
-    prior: Float[Tensor, " B"]
 
 
 @dataclass(frozen=True)
@@ -75,14 +72,11 @@ def group_stats(
     mean = total / count.clamp(min=1)
     variance = per_group((x - mean) ** 2 * weight) / (count - 1).clamp(min=1)
     alone = count <= 1
-    beside = count - weight
-    others = torch.where(beside > 0, (total - x) / beside.clamp(min=1), 0.0)
-    elsewhere = (x.sum() - total) / (weight.sum() - count).clamp(min=1)
+    others = (total - x) / (count - weight).clamp(min=1)
     return GroupStats(
         index=index,
         count=count.float(),
         mean=torch.where(alone, 0.0, mean).float(),
         std=torch.where(alone, 1.0, variance.sqrt()).float(),
-        others_mean=others.float(),
-        prior=torch.where(beside > 0, others, elsewhere).float(),
+        others_mean=torch.where(count - weight <= 0, 0.0, others).float(),
     )

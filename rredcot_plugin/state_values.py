@@ -51,15 +51,14 @@ def step_values(
         return StepValues(given.float(), fit(given.float()), given=True)
     if has_groups_mean(config, segments):
         return StepValues(stats.mean[:, None], fit(stats.mean[:, None]))
-    prior, of_group = (stats.prior, stats.others_mean) if config.leave_one_out else (stats.mean, stats.mean)
+    prior = stats.others_mean if config.leave_one_out else stats.mean
     estimator = config.build_value_estimator()
     evidence = _by_proposal(probed, estimator, segments)
     found = estimate(estimator, evidence, clip=config.clip, rollouts=rollouts, segments=segments)
     behind_prompt = (segments.exists & found.known[:, None])[:, 1:]
     check_finite(f"values of {type(estimator).__name__}", found.values[:, 1:], behind_prompt)
-    told = found.known[:, None] & torch.isfinite(found.values)
-    raw = torch.where(told, found.values, of_group[:, None])  # a feature
-    values, step_fit = torch.where(told, found.values, prior[:, None]), fit(raw)
+    raw = torch.where(found.known[:, None] & torch.isfinite(found.values), found.values, prior[:, None])
+    values, step_fit = raw, fit(raw)
     notes = {"rredcot/fallback/group_mean/mean": metric.share(~found.known)}
     if config.calibrate != "none" and calibrates(estimator):
         values, of_fit = step_fit.values(prior)

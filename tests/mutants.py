@@ -46,7 +46,7 @@ def _file_of(test: str) -> str:
 CREDIT, VALUES, CUTS = "unit/test_redistribution.py", "unit/test_values.py", "unit/test_segmenters.py"
 FITS, WINDOW = "unit/test_calibration.py", "unit/test_window.py"
 TURNS = "unit/test_turn_rewards.py"
-LATER, GROUPS = "unit/test_later_segments.py", "unit/test_groups.py"
+LATER = "unit/test_later_segments.py"
 ESTIMATORS, REMEMBERED, CONTINUED = (
     "unit/test_estimators.py",
     "unit/test_remembered.py",
@@ -73,9 +73,7 @@ MUTANTS = (
     Mutant("groups by position", "groups.py", "order.setdefault(gid, len(order)) for gid in group_ids", "i // 2 for i, _ in enumerate(group_ids)", (CREDIT, "unit/test_groups.py")),
     Mutant("importance weight applied twice", "values/answer_probability.py", "(log_pi.exp() * weight)", "((2 * log_pi).exp() * weight)", (VALUES,)),
     Mutant("own reward left in the proposals", "values/proposals.py", "if r != row or not leave_one_out", "if True", (VALUES,)),
-    Mutant("own reward left in the prior", "state_values.py", "(stats.prior, stats.others_mean) if config.leave_one_out", "(stats.mean, stats.mean) if config.leave_one_out", (VALUES, CREDIT)),
-    Mutant("a prompt of one rollout is worth nothing", "groups.py", "torch.where(beside > 0, others, elsewhere)", "others", (GROUPS,)),
-    Mutant("a feature knows the outcomes of other groups", "state_values.py", "of_group[:, None])  # a feature", "prior[:, None])", (GROUPS,)),
+    Mutant("own reward left in the prior", "state_values.py", "stats.others_mean if config.leave_one_out", "stats.mean if config.leave_one_out", (VALUES, CREDIT)),
     Mutant("λ forgotten", "credit/advantages.py", "+ lam * running", "+ running", (CREDIT,)),
     Mutant("calibration sees the group's own outcomes", "values/calibration.py", "torch.where(held_out, 0.0, weight[:, None])", "weight[:, None].expand_as(held_out)", (FITS,)),
     Mutant("the expected change sees the own group", "values/calibration.py", "torch.where(own[:, None] == torch.arange(len(distinct)), 0.0, known.weight.double()[:, None])", "known.weight.double()[:, None].expand(-1, len(distinct))", (LATER,)),

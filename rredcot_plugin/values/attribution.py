@@ -75,7 +75,7 @@ class AttributionEstimator:
         total = rollouts.outcomes
         finite = torch.isfinite(total)
         known = known & finite
-        prior = group_stats(total, rollouts.group_ids, finite).prior.double()
+        prior = group_stats(total, rollouts.group_ids, finite).others_mean.double()
         score = torch.where(finite, total, 0.0).double() - rollouts.penalty_sums.double()
         before = shares.cumsum(dim=1) - shares  # Σ_{j<i}
         values = prior[:, None] + (score - prior)[:, None] * before

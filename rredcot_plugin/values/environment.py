@@ -89,7 +89,7 @@ class EnvironmentEstimator:
         latest = torch.where(given, columns, -1).cummax(dim=1).values
         at = latest.gather(1, segments.starts.clamp(max=max(0, scores.shape[1] - 1)))
         finite = torch.isfinite(rollouts.outcomes)
-        prior = group_stats(rollouts.outcomes, rollouts.group_ids, finite).prior
+        prior = group_stats(rollouts.outcomes, rollouts.group_ids, finite).others_mean
         values = torch.where(at >= 0, scores.float().gather(1, at.clamp(min=0)), prior[:, None])
         known = given.any(dim=1)
         return Estimate(torch.where(segments.exists & known[:, None], values, 0.0), known)
