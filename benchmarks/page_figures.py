@@ -210,9 +210,8 @@ def _draw_learning(output: Path, panels: dict[str, list[tuple[np.ndarray, np.nda
         axis.spines[["top", "right"]].set_visible(False)
     axes[0, 0].set_ylabel("held-out accuracy")
     lines, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(
-        lines, labels, loc="outside lower center", ncols=len(lines) if len(lines) < 5 else 3, frameon=False
-    )
+    columns = 2 if len(panels) == 1 else len(lines) if len(lines) < 5 else 3
+    figure.legend(lines, labels, loc="outside lower center", ncols=columns, frameon=False)
     _save(figure, output)
 
 
