@@ -140,6 +140,8 @@ FAMILIES: dict[str, Family] = {
 FAMILIES |= LM_FAMILIES
 RIGHT_OR_WRONG = [name for name, family in FAMILIES.items() if not family.graded]
 """Families whose rewards are 0 and 1, as values and their references are counted."""
+EXACT_LINES = ("sums", "sorting", "own_sums", "habits", "chains", "parts", "shares")
+"""Families of which every question has one right solution, so that its log-prob is that of being right."""
 
 
 def clean_examples(size: int, seed: int) -> Iterator[tuple[str, str]]:

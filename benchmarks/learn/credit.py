@@ -14,7 +14,8 @@ from transformers import Qwen3ForSequenceClassification
 
 from learn.batch import sample, seed_of
 from learn.reward_model import scores_before
-from learn.systems import GRPO, NO_BASELINE, NO_REWARD, REINFORCE_PLUS_PLUS, RLOO, SHUFFLED, WHOLE, System
+from learn.systems import GRPO, NO_BASELINE, NO_REWARD, REINFORCE_PLUS_PLUS, RLOO, SHUFFLED, TRUE, WHOLE, System
+from learn.true_values import true_values
 from rredcot_plugin.adapter.probe_plan import answer_starts, plan_probes
 from rredcot_plugin.credit.advantages import EPSILON
 from rredcot_plugin.credit.redistribution import spread_to_tokens, sum_per_segment
@@ -65,8 +66,8 @@ class Crediter:
         segments: Segments = self.segmenter(batch.rows.rollouts)
         if self.system.kind == NO_REWARD:
             return StepCredit(sharpening(batch, segments))
-        if self.system.kind == WHOLE:
-            values = whole_baseline(batch.rows.rollouts, segments)
+        if self.system.kind in (WHOLE, TRUE):
+            values = self._given(batch, segments)
             given = assign_credit(batch.rows.rollouts, self.config, segments=segments, values=values)
             return StepCredit(given.advantages)
         credit, continued, probed = self._assigned(batch, segments, step)
@@ -77,6 +78,12 @@ class Crediter:
             )
             credit = assign_credit(batch.rows.rollouts, self.config, segments=segments, values=values)
         return StepCredit(credit.advantages, continued, probed)
+
+    def _given(self, batch: LabBatch, segments: Segments) -> torch.Tensor:
+        """Values (B, S) that are not estimated from probes."""
+        if self.system.kind == WHOLE:
+            return whole_baseline(batch.rows.rollouts, segments)
+        return true_values(self.actor, batch, segments, self.segmenter)
 
     def _assigned(self, batch: LabBatch, segments: Segments, step: int) -> tuple[Credit, int, int]:
         plan = plan_probes(batch.rows, segments, self.config, self.encoder)

@@ -13,7 +13,7 @@ from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.values.base import calibrates, proposal_limits, scores_read
 from rredcot_plugin.values.features import NAMES
 
-GRPO, RLOO, REINFORCE_PLUS_PLUS, NO_BASELINE, CREDIT, NO_REWARD, SHUFFLED, WHOLE = KINDS = (
+GRPO, RLOO, REINFORCE_PLUS_PLUS, NO_BASELINE, CREDIT, NO_REWARD, SHUFFLED, WHOLE, TRUE = KINDS = (
     "grpo",
     "rloo",
     "reinforce_plus_plus",
@@ -22,9 +22,10 @@ GRPO, RLOO, REINFORCE_PLUS_PLUS, NO_BASELINE, CREDIT, NO_REWARD, SHUFFLED, WHOLE
     "no_reward",
     "shuffled",
     "whole",
+    "true",
 )
 """verl's own advantages, of three estimators; the reward itself; ``assign_credit``; segment log-probs instead of rewards;
-baselines of other groups' traces; one baseline of least variance a trace."""
+baselines of other groups' traces; one baseline of least variance a trace; values that no estimator can beat."""
 
 SEGMENTER = "newline"
 
@@ -111,6 +112,8 @@ MORE_SYSTEMS = (
     System("rloo", RLOO),
     System("reinforce_plus_plus", REINFORCE_PLUS_PLUS),
     System("no_baseline", NO_BASELINE),
+    System("true_credit", TRUE, {"lam": 0.0, "scale": "none"}),
+    System("true_baseline", TRUE, {"scale": "none"}),
     System("rredcot_window4", options={"calibrate_window": FORMER_WINDOW}),
     System("rredcot_unscaled", options={"scale": "none"}),
     System("red_lam0", options={**RED, "lam": 0.0}),
