@@ -11,12 +11,31 @@ from rredcot_plugin.values.prefix_numbers import exclusive_sum
 HIDDEN = 24
 """Random directions in which a hidden state is looked at."""
 
+SEGMENT_NUMBERS = (
+    "log_prob_sum",
+    "log_prob_min",
+    "probability_min",
+    "entropy_sum",
+    "entropy_max",
+    "entropy_max_squared",
+    "fork_log_prob",
+    "fork_probability",
+    "fork_probability_squared",
+    "fork_probability*entropy",
+    "fork_log_prob*entropy",
+    "probability_min*entropy",
+    "excess_max",
+    "excess_sum",
+)
+"""Of one segment; its fork is the token at which the model was least sure."""
+
 EXTRA: dict[str, list[str]] = {
     "unclipped probe": ["log_value"],
     "probe's past": ["logit_max", "logit_change"],
     "answer mass": ["log_mass", "logit_share"],
     "excess surprise": ["excess_sum", "excess_max", "last_excess_max"],
     "hidden states": [f"hidden_{i}" for i in range(HIDDEN)],
+    "earlier segments": [f"earlier_{name}" for name in SEGMENT_NUMBERS],
 }
 """Group -> columns."""
 
@@ -28,6 +47,7 @@ def extra_features(bench: Workbench, index: int, own: dict[str, torch.Tensor]) -
         **_probe_columns(bench, index, own["logit_value"]),
         **_surprise_columns(rollouts, segments),
         **_hidden_columns(bench, index),
+        **_earlier_columns(rollouts, segments),
     }
 
 
@@ -68,6 +88,42 @@ def _surprise_columns(rollouts: Rollouts, segments: Segments) -> dict[str, torch
     for k in range(1, last.shape[1]):
         last[:, k] = torch.where(segments.segment_ids == k - 1, excess, 0.0).amax(dim=1)
     return {"excess_sum": exclusive_sum(excess, before), "excess_max": running, "last_excess_max": last}
+
+
+def _earlier_columns(rollouts: Rollouts, segments: Segments) -> dict[str, torch.Tensor]:
+    """Sums of ``SEGMENT_NUMBERS`` over the segments before a state: what each of them did, not only the prefix as a whole."""
+    numbers = torch.stack(
+        [_of_segment(rollouts, segments.segment_ids == k) for k in range(segments.max_segments)], 1
+    )
+    earlier = (numbers * segments.exists[..., None]).cumsum(1) - numbers
+    return {f"earlier_{name}": earlier[..., i] for i, name in enumerate(SEGMENT_NUMBERS)}
+
+
+def _of_segment(rollouts: Rollouts, own: torch.Tensor) -> torch.Tensor:
+    """``SEGMENT_NUMBERS`` (B, 14) of the segment whose tokens are ``own`` (B, T); 0 where there are none."""
+    assert rollouts.log_probs is not None and rollouts.entropies is not None
+    log_probs = torch.where(own, rollouts.log_probs, 0.0)
+    entropies = torch.where(own, rollouts.entropies, 0.0)
+    excess = (-log_probs - entropies).clamp(min=0)
+    lowest, (entropy, fork) = log_probs.amin(1), entropies.max(1)
+    at_fork = log_probs.gather(1, fork[:, None])[:, 0]
+    found = (
+        log_probs.sum(1),
+        lowest,
+        lowest.exp(),
+        entropies.sum(1),
+        entropy,
+        entropy.square(),
+        at_fork,
+        at_fork.exp(),
+        at_fork.exp().square(),
+        at_fork.exp() * entropy,
+        at_fork * entropy,
+        lowest.exp() * entropy,
+        excess.amax(1),
+        excess.sum(1),
+    )
+    return torch.stack(found, 1) * own.any(1, keepdim=True)
 
 
 @torch.no_grad()

@@ -58,6 +58,7 @@ def add_choices(parser: argparse.ArgumentParser, families: Sequence[str], batche
     add("--prompts", type=int, help="prompts of a step, in place of the batch's")
     add("--group", type=int, help="rollouts of a prompt")
     add("--eval-every", type=int, help="steps between two validations")
+    add("--greedy", action="store_true", help="validate with the most probable tokens too")
     add("--clean-steps", type=int, default=Sizes.clean_steps, help="supervised steps of the model of own_sums, …")
 
 

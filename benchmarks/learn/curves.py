@@ -102,7 +102,8 @@ def curves_of(runs: Sequence[tuple[int, Record]], pace: Pace | None = None) -> C
         steps,
         {
             name: np.array([record["evals"][name] for record in done])
-            for name in ("accuracy", "all_right", "lucky")
+            for name in ("accuracy", "all_right", "lucky", "greedy")
+            if all(name in record["evals"] for record in done)
         },
         {
             name: np.array([record["steps"][name] for record in done])

@@ -59,7 +59,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Run:
-    """A system with a learning rate and a seed, on a family."""
+    """A system with a learning rate and a seed, on a family; ``greedy`` validates without chance too."""
 
     family: str
     system: System
@@ -69,6 +69,7 @@ class Run:
     trainer: str = LEAN
     device: str = CPU
     matmul: str = FLOAT32
+    greedy: bool = False
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -87,6 +88,7 @@ class Run:
             "model": model_digest(FAMILIES[self.family].model, self.sizes.clean_steps),
             **({} if self.device == CPU else {"device": self.device}),
             **({} if self.matmul == FLOAT32 else {"matmul": self.matmul}),
+            **({"greedy": True} if self.greedy else {}),
         }
 
     @property

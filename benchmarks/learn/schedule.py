@@ -51,6 +51,7 @@ class Plan:
     further: tuple[float, ...] = ()
     device: str = CPU
     matmul: str = FLOAT32
+    greedy: bool = False
 
     def __post_init__(self) -> None:
         both = set(self.seeds) & set(self.tuning_seeds)
@@ -100,7 +101,9 @@ class Plan:
         return tuning + [run for run in self.measured(tuned) if run not in records]
 
     def _run(self, family: str, system: System, rate: float, seed: int) -> Run:
-        return Run(family, system, rate, seed, self.sizes, device=self.device, matmul=self.matmul)
+        return Run(
+            family, system, rate, seed, self.sizes, device=self.device, matmul=self.matmul, greedy=self.greedy
+        )
 
     def _grid(self, family: str, system: System, records: Records) -> tuple[tuple[float, ...], Tuned | None]:
         """The rates to be tried, and the choice among those of which all runs are there."""

@@ -20,6 +20,7 @@ from lab.tasks import FAMILIES
 
 from learn.batch import first_actor, judge, response_log_probs, rollouts, seed_of
 from learn.credit import Crediter
+from learn.greedy import greedy
 from learn.reward_model import load_reward_model
 from learn.runs import PHASES, TRAIN_SEEDS, Record, Run, model_digest
 from learn.systems import Judging
@@ -95,11 +96,16 @@ class LeanTrainer:
         }
 
     def _evaluate(self, step: int, samples: int) -> Row:
-        """Held-out questions, answered at temperature 1; the same questions in every run."""
+        """Held-out questions, answered at temperature 1; the same questions in every run, once more greedily if the run
+        says so."""
         begin = clock(self.run.device)
         rows = rollouts(self.actor, self.held_out, samples, seed_of(self.run.seed, "eval", step))
         asked = [question for question in self.held_out for _ in range(samples)]
         found = judge(self.actor, asked, rows)
+        if self.run.greedy:
+            with greedy(self.actor.model):
+                surest = rollouts(self.actor, self.held_out, 1, seed_of(self.run.seed, "greedy", step))
+            found["greedy"] = judge(self.actor, self.held_out, surest)["accuracy"]
         return {"step": step, **found, "seconds": clock(self.run.device) - begin}
 
     @contextmanager
