@@ -10,7 +10,7 @@ intervals, and final accuracy minus that of the run with the same seed, against 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from learn.curves import Curves, curves_of, reach
@@ -21,14 +21,28 @@ from learn.summary import shown
 FOLDER = Path(__file__).parent / "results"
 
 
+SYSTEMS = {
+    "grpo": "GRPO",
+    "reinforce_plus_plus": "REINFORCE++",
+    "no_baseline": "no baseline at all",
+    "rredcot": "the default",
+    "lean": "one baseline per trace (`preset=lean`)",
+    "low_variance": "`preset=low_variance`",
+}
+"""Names of ``learning.py``, and of the page."""
+
+GRPO = "grpo"
+
+
 @dataclass(frozen=True)
 class Study:
     """``results``: prompts × rollouts of each in a step -> result, largest groups first; ``bases``: shapes whose GRPO all are
-    compared with, the table with the first one's."""
+    compared with, the table with the first one's; ``systems`` with their names on the page."""
 
     families: tuple[str, ...]
     results: Mapping[str, str]
     bases: tuple[str, ...]
+    systems: Mapping[str, str] = field(default_factory=lambda: SYSTEMS)
 
 
 TINY = Study(
@@ -46,18 +60,6 @@ LANGUAGE_MODEL = Study(
     ("words",), {"4 × 4": "learning_lm_shape_4", "16 × 1": "learning_lm_shape_1"}, ("4 × 4", "16 × 1")
 )
 
-SYSTEMS = {
-    "grpo": "GRPO",
-    "reinforce_plus_plus": "REINFORCE++",
-    "no_baseline": "no baseline at all",
-    "rredcot": "the default",
-    "lean": "one baseline per trace (`preset=lean`)",
-    "low_variance": "`preset=low_variance`",
-}
-"""Names of ``learning.py``, and of the page."""
-
-GRPO = "grpo"
-
 Found = dict[tuple[str, str], dict[str, Curves]]
 """Shape and system -> family -> runs."""
 
@@ -67,7 +69,7 @@ def found_curves(study: Study, folder: Path = FOLDER) -> Found:
     found: Found = {}
     for shape, result in study.results.items():
         rows = [with_numbers(row) for row in rows_of(folder / f"{result}.json")]
-        for system in SYSTEMS:
+        for system in study.systems:
             own = {family: _runs(rows, family, system) for family in study.families}
             if all(own.values()):
                 found[shape, system] = {family: curves_of(runs) for family, runs in own.items()}
@@ -82,7 +84,7 @@ def _runs(rows: list[dict], family: str, system: str) -> list[tuple[int, dict]]:
 def table(study: Study, found: Found) -> str:
     """A line per system that has runs, a column per shape; a cell has the steps to GRPO's final accuracy on each family."""
     lines = [f"| credit | {' | '.join(study.results)} |", "| --- " * (len(study.results) + 1) + "|"]
-    for system, name in SYSTEMS.items():
+    for system, name in study.systems.items():
         if any((shape, system) in found for shape in study.results):
             cells = [_cell(study, found, (shape, system)) for shape in study.results]
             lines.append(f"| {name} | {' | '.join(cells)} |")
@@ -103,12 +105,12 @@ def gains(study: Study, found: Found, base: str) -> str:
     lines, grpo = [f"against {base} {GRPO}"], found[base, GRPO]
     for (shape, system), own in found.items():
         steps = [shown(reach(own[f], grpo[f], "step")) for f in study.families]
-        gaps = [shown(paired_difference(*map(_finals, (own[f], grpo[f]))), 3) for f in study.families]
+        gaps = [shown(paired_difference(*map(finals, (own[f], grpo[f]))), 3) for f in study.families]
         lines.append(f"{shape} {system}: {', '.join(steps)}; {', '.join(gaps)}")
     return "\n".join(lines)
 
 
-def _finals(curves: Curves) -> dict[int, float]:
+def finals(curves: Curves) -> dict[int, float]:
     return dict(zip(curves.seeds.tolist(), curves.final("accuracy").tolist(), strict=True))
 
 
