@@ -8,6 +8,7 @@ system's tuned rate, smoothed over three validations; bands are 95% bootstrap in
 ``success.png``: the same on two tasks by the rate of success of their prompts.
 ``shapes.png``: as effect.png, for the same rollouts as few prompts with many each or as many prompts with few (shapes.py).
 ``shapes_lm.png``: the same on a real language model.
+``ceilings.png``: the same with credit from true values, sampled and greedy (ceilings.py).
 ``shape_signal.png``: signal over variance of such steps (shape_signal.py), GRPO with 4 × 4 = 1.
 """
 
@@ -20,6 +21,8 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 from by_success import RESULTS as BY_SUCCESS
+from ceilings import STUDY as CEILINGS
+from ceilings import by
 from learn.curves import Curves, smoothed
 from learn.statistics import mean_band
 from matplotlib.axes import Axes
@@ -76,6 +79,12 @@ SHAPES: dict[tuple[str, str], Style] = {
     ("16 × 1", "reinforce_plus_plus"): ("REINFORCE++, 16 × 1", "#d9600a", "--"),
     ("16 × 1", "rredcot"): ("rredcot, default, 16 × 1", "#1f6fb4", "-"),
     ("16 × 1", "low_variance"): ("low_variance, 16 × 1", "#2a7f4f", "--"),
+}
+CEILING_CURVES: dict[tuple[str, str], Style] = {
+    ("4 × 4", "grpo"): SHAPES["4 × 4", "grpo"],
+    ("16 × 1", "grpo"): SHAPES["16 × 1", "grpo"],
+    ("16 × 1", "rredcot"): SHAPES["16 × 1", "rredcot"],
+    ("16 × 1", "true_credit"): ("true values as credit, 16 × 1", "#2a7f4f", "-"),
 }
 LM_TASKS = ("words", "totals")
 SIGNAL_TASKS = {task: "shape_signal" for task in TASKS if task != "own_sums"} | {
@@ -193,6 +202,16 @@ def draw_shapes(output: Path, studies: list[tuple[Study, dict[str, str]]]) -> No
     _draw_learning(output, panels)
 
 
+def draw_ceilings(output: Path) -> None:
+    """A panel per task and way of answering, a curve per system."""
+    found, panels = found_curves(CEILINGS, RESULTS), {}
+    for family in CEILINGS.families:
+        for measure, title in (("accuracy", "sampled at temperature 1"), ("greedy", "greedy")):
+            curves = [(by(measure, found[key][family]), style) for key, style in CEILING_CURVES.items()]
+            panels[f"{family}, {title}"] = [(*_smoothed(runs), style) for runs, style in curves]
+    _draw_learning(output, panels)
+
+
 def _smoothed(curves: Curves) -> tuple[np.ndarray, np.ndarray]:
     return curves.steps, np.apply_along_axis(smoothed, 1, curves.evals["accuracy"])
 
@@ -233,4 +252,5 @@ if __name__ == "__main__":
     shares = {"shares": "shares, six lines, reward: share right"}
     draw_shapes(folder / "shapes.png", [(TINY, titles), (SHARES, shares)])
     draw_shapes(folder / "shapes_lm.png", [(LANGUAGE_MODEL, {"words": "words, SmolLM2-135M-Instruct"})])
+    draw_ceilings(folder / "ceilings.png")
     draw_shape_signals(folder / "shape_signal.png")

@@ -61,6 +61,16 @@ COMMANDS = {
         f"--output benchmarks/results/shape_signal_{family}.json"
         for family in ("words", "totals")
     },
+    **{
+        f"learning_greedy_{name}": f"python benchmarks/learning.py --greedy --prompts {16 // group} --group {group} --families chains "
+        f"shares --systems {systems} --rates {rate} --tuning-seeds --seeds 0 1 2 3 4 "
+        f"--output benchmarks/results/learning_greedy_{name}.json"
+        for name, group, systems, rate in (
+            ("4", 4, "grpo", "1e-4"),
+            ("1", 1, "grpo rredcot true_credit true_baseline", "1e-4"),
+            ("1_faster", 1, "grpo rredcot true_credit", "2e-4"),
+        )
+    },
     "shape_signal_shares": "python benchmarks/shape_signal.py --families shares "
     "--output benchmarks/results/shape_signal_shares.json",
     **{

@@ -1,0 +1,47 @@
+"""What perfect values would give: the page has what the committed results say."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import ceilings
+import page_figures
+import shapes
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "evidence" / "learning.md").read_text("utf-8").replace("−", "-")
+
+
+def test_the_page_has_the_rows_and_the_intervals_that_it_cites() -> None:
+    found = shapes.found_curves(ceilings.STUDY)
+    rows, page = ceilings.table(found).splitlines(), PAGE.splitlines()
+    assert len(rows) == 6 and not [row for row in rows if row not in page]
+    assert set(page_figures.CEILING_CURVES) <= set(found)
+    section = PAGE.partition("## What perfect values would give")[2].partition("\n## ")[0]
+    cited = re.findall(r"-?\d\.\d+ \[[^]]+\]", section)
+    printed = ceilings.intervals(found)
+    assert len(cited) == 6 and not [number for number in cited if number not in printed]
+
+
+def test_all_runs_began_with_the_same_model_and_validated_greedily() -> None:
+    for own in shapes.found_curves(ceilings.STUDY).values():
+        for curves in own.values():
+            assert curves.seeds.tolist() == [0, 1, 2, 3, 4] and curves.evals["greedy"].shape == (5, 11)
+    models = {
+        family: {w for own in shapes.found_curves(ceilings.STUDY).values() for w in own[family].weights}
+        for family in ceilings.STUDY.families
+    }
+    assert [len(weights) for weights in models.values()] == [1, 1]
+
+
+def test_validating_greedily_changed_no_run() -> None:
+    """The same numbers as of the runs without, which earlier commits made."""
+    here = shapes.found_curves(ceilings.STUDY)
+    for study, family in ((shapes.TINY, "chains"), (shapes.SHARES, "shares")):
+        there = shapes.found_curves(study)
+        for key in (("4 × 4", "grpo"), ("16 × 1", "grpo"), ("16 × 1", "rredcot")):
+            assert shapes.finals(here[key][family]) == shapes.finals(there[key][family])
