@@ -106,6 +106,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "agent": Entry("does credit per turn train a tool user faster, in real verl", AGENTS),
         "fidelity": Entry("values and credit against Monte-Carlo values", VALUES),
         "fidelity_lm": Entry("the same on a real language model", LANGUAGE_MODEL),
+        "fidelity_earlier": Entry("which further features would help, on two tasks", VALUES),
         "fidelity_window": Entry("the same with values calibrated on earlier steps", VALUES),
     },
 }

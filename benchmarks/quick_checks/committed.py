@@ -90,6 +90,8 @@ COMMANDS = {
     "learning_window": "python benchmarks/learning.py --families habits chains --systems grpo rredcot_window4 "
     "--system w16 calibrate_window=16 --system w64 calibrate_window=64 --rates 1e-4 1.4e-4 --seeds 0 "
     "--output benchmarks/results/learning_window.json",
+    "fidelity_earlier": "python benchmarks/fidelity.py --diagnose --families chains sums --estimators default support "
+    "--output benchmarks/results/fidelity_earlier.json",
     "fidelity_window": "python benchmarks/fidelity.py --diagnose --past 24 --draws 2 "
     "--output benchmarks/results/fidelity_window.json",
     "gradient_chains_past": "python benchmarks/gradient.py --families chains --candidates 256 --past 24 "
