@@ -28,8 +28,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
-from lab.devices import CPU, CUDA, FLOAT32, check_device
-from learn.arguments import add_choices, add_running
+from lab.devices import check_device
+from learn.arguments import add_choices, add_running, check_together
 from learn.curves import Curves, collect, pace_of
 from learn.execute import execute, known_records, perform
 from learn.runs import DONE, FAILED, Record, Run, Sizes, load, merge, rows_of, take_rows, with_texts
@@ -106,23 +106,15 @@ def plan_of(args: argparse.Namespace) -> Plan:
     """Families, systems, rates, seeds and sizes that the arguments ask for.
 
     Raises:
-        ValueError: an unknown system, an option of one that is none, or a device that a part of the plan does not know.
+        ValueError: an unknown system, an option of one that is none, or arguments that do not go together.
     """
     systems = choose(args.systems, [parse_system(words) for words in args.system])
-    if args.device != CPU and (args.against_verl or any(system.needs_reward_model for system in systems)):
-        part = "--against-verl" if args.against_verl else "the reward model of red"
-        raise ValueError(
-            f"--device {args.device}: {part} runs on the CPU alone; choose --systems without, or --device cpu"
-        )
-    if args.matmul != FLOAT32 and (args.device == CUDA or args.against_verl):
-        raise ValueError(
-            f"--matmul {args.matmul}: for --device cpu alone, and not for --against-verl; leave it out"
-        )
     sizes = replace(BATCHES[args.batch], clean_steps=args.clean_steps)
     given = {name: value for name in SHAPE if (value := getattr(args, name)) is not None}
     rates = RATES[args.batch] if args.rates is None else tuple(args.rates)
     tuning = TUNING_SEEDS[args.batch] if args.tuning_seeds is None else tuple(args.tuning_seeds)
     families = args.families or (QUICK_FAMILIES if args.quick else DEFAULT_FAMILIES)
+    check_together(args, families, systems)
     return Plan(
         tuple(dict.fromkeys(families)),
         tuple(systems),

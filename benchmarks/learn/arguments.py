@@ -6,11 +6,11 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from lab.devices import add_device, add_matmul
-from lab.tasks import FAMILIES
+from lab.devices import CPU, CUDA, FLOAT32, add_device, add_matmul
+from lab.tasks import EXACT_LINES, FAMILIES
 
 from learn.runs import Sizes
-from learn.systems import DEFAULT_SYSTEMS, MORE_SYSTEMS
+from learn.systems import DEFAULT_SYSTEMS, MORE_SYSTEMS, TRUE, System
 
 
 def add_choices(parser: argparse.ArgumentParser, families: Sequence[str], batches: Sequence[str]) -> None:
@@ -87,3 +87,25 @@ def add_running(parser: argparse.ArgumentParser, cache: Path, models: Path) -> N
     add("--models", type=Path, default=models, help="folder where the model of own_sums, … is kept")
     add("--output", type=Path, help="where the JSON and the PNG go")
     add("--page", type=Path, help="page whose part between the learning marks is replaced")
+
+
+def check_together(args: argparse.Namespace, families: Sequence[str], systems: Sequence[System]) -> None:
+    """Raises ValueError where a device, a precision, a family or a validation is not for what is asked beside it."""
+    if args.device != CPU and (args.against_verl or any(system.needs_reward_model for system in systems)):
+        part = "--against-verl" if args.against_verl else "the reward model of red"
+        raise ValueError(
+            f"--device {args.device}: {part} runs on the CPU alone; choose --systems without, or --device cpu"
+        )
+    if args.matmul != FLOAT32 and (args.device == CUDA or args.against_verl):
+        raise ValueError(
+            f"--matmul {args.matmul}: for --device cpu alone, and not for --against-verl; leave it out"
+        )
+    if args.greedy and args.against_verl:
+        raise ValueError("--greedy: not for --against-verl, whose validations are verl's; leave it out")
+    for system in (system for system in systems if system.kind == TRUE):
+        unknown = [family for family in families if family not in EXACT_LINES]
+        if unknown:
+            raise ValueError(
+                f"--systems {system.name}: true values are not known of {', '.join(unknown)}; choose --families of "
+                f"{', '.join(EXACT_LINES)}"
+            )

@@ -10,6 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
+import learning
 from lab.rollouts import reference_values, with_signals
 from lab.store import Store
 from lab.tasks import EXACT_LINES, FAMILIES
@@ -47,3 +48,19 @@ def test_a_task_with_many_solutions_has_none(tmp_path: Path) -> None:
     assert system("true_credit").kind == TRUE and "multiples" not in EXACT_LINES
     with pytest.raises(ValueError, match=r"multiples: true values are known of sums, sorting"):
         Crediter(system("true_credit"), actor, 0)(batch, 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--systems", "true_credit", "--families", "chains", "wordy"], "--systems true_credit: true values are not known of wordy;"),
+        (["--systems", "grpo", "--greedy", "--against-verl"], "--greedy: not for --against-verl"),
+    ],
+)  # fmt: skip
+def test_what_does_not_go_together_is_refused_before_anything_runs(
+    words: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["learning.py", *words])
+    with pytest.raises(SystemExit, match="2"):
+        learning.parse_arguments()
+    assert message in capsys.readouterr().err
