@@ -14,7 +14,7 @@ from dataclasses import replace
 from learn.curves import Curves, reach
 from learn.statistics import paired_difference
 from learn.summary import shown
-from shapes import GRPO, Found, Study, finals, found_curves
+from shapes import GRPO, Found, Study, cell_of, finals, found_curves
 
 SYSTEMS = {
     "grpo": "stock GRPO: no baseline",
@@ -53,8 +53,7 @@ def table(found: Found) -> str:
 
 
 def _cell(own: Curves, base: Curves) -> str:
-    entries = [reach(by(measure, own), by(measure, base), "step") for measure in MEASURES]
-    return " / ".join(f"{entry['value']:.2f}" if entry["reached"] else "> 1" for entry in entries)
+    return cell_of([reach(by(measure, own), by(measure, base), "step") for measure in MEASURES])
 
 
 def intervals(found: Found) -> str:

@@ -123,7 +123,9 @@ def plan_of(args: argparse.Namespace) -> Plan:
         tuple(args.seeds[:2] if args.quick else args.seeds),
         QUICK if args.quick else replace(sizes, **given),
         FURTHER_RATES[args.batch] if args.rates is None and not args.quick else (),
-        *(args.device, args.matmul, args.greedy),
+        args.device,
+        args.matmul,
+        args.greedy,
     )
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from learn.curves import Curves, curves_of, reach
 from learn.runs import rows_of, with_numbers
-from learn.statistics import paired_difference
+from learn.statistics import Interval, paired_difference
 from learn.summary import shown
 
 FOLDER = Path(__file__).parent / "results"
@@ -96,6 +96,11 @@ def _cell(study: Study, found: Found, key: tuple[str, str]) -> str:
         return "–"
     base = found[study.bases[0], GRPO]
     entries = [reach(found[key][family], base[family], "step") for family in study.families]
+    return cell_of(entries)
+
+
+def cell_of(entries: list[Interval]) -> str:
+    """Steps to a level over those of the base, as a cell of a table."""
     return " / ".join(f"{entry['value']:.2f}" if entry["reached"] else "> 1" for entry in entries)
 
 

@@ -81,13 +81,17 @@ def _probe_columns(bench: Workbench, index: int, logit: torch.Tensor) -> dict[st
 def _surprise_columns(rollouts: Rollouts, segments: Segments) -> dict[str, torch.Tensor]:
     """−log-prob beyond the entropy of its place: a slip where the model was sure, not a free choice."""
     assert rollouts.log_probs is not None and rollouts.entropies is not None
-    excess = torch.where(rollouts.response_mask, (-rollouts.log_probs - rollouts.entropies).clamp(min=0), 0.0)
+    excess = torch.where(rollouts.response_mask, _excess(rollouts.log_probs, rollouts.entropies), 0.0)
     before = segments.starts
     running = torch.nn.functional.pad(excess.cummax(dim=1).values, (1, 0)).gather(1, before)
     last = torch.zeros(segments.exists.shape)
     for k in range(1, last.shape[1]):
         last[:, k] = torch.where(segments.segment_ids == k - 1, excess, 0.0).amax(dim=1)
     return {"excess_sum": exclusive_sum(excess, before), "excess_max": running, "last_excess_max": last}
+
+
+def _excess(log_probs: torch.Tensor, entropies: torch.Tensor) -> torch.Tensor:
+    return (-log_probs - entropies).clamp(min=0)
 
 
 def _earlier_columns(rollouts: Rollouts, segments: Segments) -> dict[str, torch.Tensor]:
@@ -104,7 +108,7 @@ def _of_segment(rollouts: Rollouts, own: torch.Tensor) -> torch.Tensor:
     assert rollouts.log_probs is not None and rollouts.entropies is not None
     log_probs = torch.where(own, rollouts.log_probs, 0.0)
     entropies = torch.where(own, rollouts.entropies, 0.0)
-    excess = (-log_probs - entropies).clamp(min=0)
+    excess = _excess(log_probs, entropies)
     lowest, (entropy, fork) = log_probs.amin(1), entropies.max(1)
     at_fork = log_probs.gather(1, fork[:, None])[:, 0]
     found = (

@@ -57,14 +57,17 @@ class Family:
         answer = body if self.whole else extract_answer(body)
         return 0.0 if answer is None else float(self.accepts(question, answer))
 
-    def first_mistake(self, question: Question, response: str) -> int | None:
-        """Number of the first line that is not right; the answer's line counts; None if all are.
-
-        Lines are the segments of ``newline``; what stands from the answer marker on is one line.
-        """
+    @staticmethod
+    def lines(response: str) -> list[str]:
+        """The lines before the answer's: the segments of ``newline``, but that what stands from the answer marker on, one
+        line as well, is left out."""
         body = response.split(IM_END)[0]
         steps, marker, _ = body.rpartition(ANSWER_MARKER)
-        lines = [line for line in (steps if marker else body).split("\n") if line]
+        return [line for line in (steps if marker else body).split("\n") if line]
+
+    def first_mistake(self, question: Question, response: str) -> int | None:
+        """Number of the first line that is not right; the answer's line counts; None if all are."""
+        lines = self.lines(response)
         for number in range(len(lines)):
             if not self.right(question, lines, number):
                 return number

@@ -83,5 +83,5 @@ def _line_chances(actor: Actor, questions: list[Question], segmenter: Cut) -> di
 
 def _right_lines(actor: Actor, question: Question, text: str, count: int) -> torch.Tensor:
     """1 for each of the first ``count`` lines of a response that is right, 0 for one that is not or is missing."""
-    lines = [line for line in text.split(IM_END)[0].split("\n") if line]
+    lines = actor.family.lines(text)
     return torch.tensor([float(actor.family.right(question, lines, number)) for number in range(count)])

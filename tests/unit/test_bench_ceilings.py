@@ -6,6 +6,8 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import ceilings
@@ -16,8 +18,12 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "evidence" / "learning.md").read_text("utf-8").replace("−", "-")
 
 
-def test_the_page_has_the_rows_and_the_intervals_that_it_cites() -> None:
-    found = shapes.found_curves(ceilings.STUDY)
+@pytest.fixture(scope="module")
+def found() -> shapes.Found:
+    return shapes.found_curves(ceilings.STUDY)
+
+
+def test_the_page_has_the_rows_and_the_intervals_that_it_cites(found: shapes.Found) -> None:
     rows, page = ceilings.table(found).splitlines(), PAGE.splitlines()
     assert len(rows) == 6 and not [row for row in rows if row not in page]
     assert set(page_figures.CEILING_CURVES) <= set(found)
@@ -30,21 +36,17 @@ def test_the_page_has_the_rows_and_the_intervals_that_it_cites() -> None:
     assert "ends at 0.017, with true credit at 0.021" in section
 
 
-def test_all_runs_began_with_the_same_model_and_validated_greedily() -> None:
-    for own in shapes.found_curves(ceilings.STUDY).values():
+def test_all_runs_began_with_the_same_model_and_validated_greedily(found: shapes.Found) -> None:
+    for own in found.values():
         for curves in own.values():
             assert curves.seeds.tolist() == [0, 1, 2, 3, 4] and curves.evals["greedy"].shape == (5, 11)
-    models = {
-        family: {w for own in shapes.found_curves(ceilings.STUDY).values() for w in own[family].weights}
-        for family in ceilings.STUDY.families
-    }
-    assert [len(weights) for weights in models.values()] == [1, 1]
+    models = [{w for own in found.values() for w in own[family].weights} for family in ceilings.STUDY.families]
+    assert [len(weights) for weights in models] == [1, 1]
 
 
-def test_validating_greedily_changed_no_run() -> None:
+def test_validating_greedily_changed_no_run(found: shapes.Found) -> None:
     """The same numbers as of the runs without, which earlier commits made."""
-    here = shapes.found_curves(ceilings.STUDY)
     for study, family in ((shapes.TINY, "chains"), (shapes.SHARES, "shares")):
         there = shapes.found_curves(study)
         for key in (("4 × 4", "grpo"), ("16 × 1", "grpo"), ("16 × 1", "rredcot")):
-            assert shapes.finals(here[key][family]) == shapes.finals(there[key][family])
+            assert shapes.finals(found[key][family]) == shapes.finals(there[key][family])
