@@ -44,6 +44,7 @@ class RRedCoTConfig(Options):
             key.metadata["allowed"].check(key.name, getattr(self, key.name))
         self._check_baseline()
         self._check_credit_weight()
+        self._check_turn_rewards()
         self.build_calibrator()  # names a package that it lacks
 
     def _check_baseline(self) -> None:
@@ -71,6 +72,20 @@ class RRedCoTConfig(Options):
                     f"{key}={getattr(self, key)!r}: credit_weight={self.credit_weight:g} needs {key}={allowed[0]!r}, "
                     f"or take credit_weight=0"
                 )
+
+    def _check_turn_rewards(self) -> None:
+        """A λ for rewards on the way needs rewards on the way, and values that are of the outcome alone."""
+        if self.lam_turn_rewards is None:
+            return
+        if self.turn_rewards != "keep":
+            raise ValueError(
+                f"lam_turn_rewards={self.lam_turn_rewards}: turn_rewards={self.turn_rewards} leaves no rewards before the "
+                "last token, or take turn_rewards=keep"
+            )
+        if self.has_critic:
+            raise ValueError(
+                f"lam_turn_rewards={self.lam_turn_rewards}: the values of a critic are of all rewards, set lam instead"
+            )
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> RRedCoTConfig:

@@ -21,7 +21,7 @@ from rredcot_plugin.credit.advantages import (
     weighted_coefficients,
     whiten,
 )
-from rredcot_plugin.credit.hierarchy import hierarchical_gae
+from rredcot_plugin.credit.hierarchy import gae_over
 from rredcot_plugin.credit.later_segments import later_surprises
 from rredcot_plugin.credit.redistribution import (
     mean_per_segment,
@@ -70,7 +70,7 @@ def assign_credit(
         segments: a partition to use instead of the configured segmenter's.
         coarse: the segments that these are parts of, for ``lam_coarse``.
         values: V̂ of every state, taken as they are (no prior, no calibration): of all that is still to come, rewards on
-            the way included. Advantages are measured from them, unless ``config.baseline`` names another baseline.
+            the way included, so that ``lam`` counts for these too. Advantages are measured from them, unless ``config.baseline`` names another baseline.
         probed: log-probs of the proposals at the boundaries, from which the estimator makes values; a mapping from what was
             proposed (``ValueEstimator.proposes``) where estimators are mixed. Without any, a boundary has its group's mean.
         calibrator: keeps the fit of past steps; None calibrates on this batch alone.
@@ -95,9 +95,10 @@ def assign_credit(
     deltas, shaping = _shaped(config, values, segments, outcomes)
     whole, of_values = found.given or config.has_critic, isinstance(baseline, ValueBaseline)
     paid, in_values, in_baselines = terms(way, values, segments.num_segments, whole=whole, of_values=of_values)
+    advantage = _gae(config, (segments, coarse), deltas + penalties, paid, whole=whole)
     deltas, values = deltas + penalties + paid, values + in_values
     rewards = segment_rewards(deltas, values)
-    gae = torch.where(outcomes.finite[:, None], _gae(config, segments, coarse, deltas), 0.0)
+    gae = torch.where(outcomes.finite[:, None], advantage, 0.0)
     rest = gae + (in_values - in_baselines)
     per_segment, tokens, baselines = _measured(config, evidence, earned, baseline, baselines, deltas, rest)
     baselines = baselines + in_baselines
@@ -167,15 +168,20 @@ def _shaped(
     return deltas, notes
 
 
-def _gae(config: RRedCoTConfig, segments: Segments, coarse: Segments | None, deltas: torch.Tensor) -> torch.Tensor:
-    """Â before scaling, over one level of segments or two."""
-    if config.lam_coarse is None:
-        return segment_gae(deltas, segments.num_segments, config.lam)
-    if coarse is None:
-        raise ValueError(
-            f"coarse: lam_coarse={config.lam_coarse} needs the segments that these are parts of, got None"
-        )
-    return hierarchical_gae(deltas, segments, coarse, config.lam, config.lam_coarse)
+def _gae(
+    config: RRedCoTConfig,
+    levels: tuple[Segments, Segments | None],
+    deltas: torch.Tensor,
+    paid: torch.Tensor,
+    *,
+    whole: bool,
+) -> torch.Tensor:
+    """Â before scaling, over the segments and the coarse ones. Rewards on the way may have a λ of their own, unless values
+    are of them too (``whole``)."""
+    if config.lam_turn_rewards is None or whole:
+        return gae_over(deltas + paid, *levels, config.lam, config.lam_coarse)
+    own = segment_gae(paid, levels[0].num_segments, config.lam_turn_rewards)
+    return own + gae_over(deltas, *levels, config.lam, config.lam_coarse)
 
 
 def _measured(

@@ -122,9 +122,10 @@ MUTANTS = (
     Mutant("numbers that are given are not taken", "values/fit.py", " if self.prefixes is None else self.prefixes", "", ("unit/test_state_numbers.py",)),
     # the glue
     Mutant("rewards by position", VERL + "credit.py", "rewards[state.roles.active]", "rewards[: len(state.roles.active)]", EVERY_ROW),
-    Mutant("a rollout is its own sibling", "credit/turn_rewards.py", "for distance in range(1,", "for distance in range(0,", (TURNS,)),
-    Mutant("rewards on the way count for later turns", "credit/turn_rewards.py", "paid.flip(1).cumsum(1).flip(1)", "paid.flip(1).cumsum(1).flip(1)[:, :1].expand_as(paid)", (TURNS,)),
-    Mutant("a sibling that has ended counts", "credit/turn_rewards.py", "turns[other, None] * S > place - place % S", "turns[other, None] > 0", (TURNS,)),
+    Mutant("a rollout is its own sibling", "credit/turn_rewards.py", "own = valid[:, None].long()", "own = 0 * valid[:, None].long()", (TURNS,)),
+    Mutant("a group of one has nothing to be measured from", "credit/turn_rewards.py", "(total + elsewhere)", "total", (TURNS,)),
+    Mutant("rewards on the way count for later turns", "credit/turn_rewards.py", "paid.double().flip(1).cumsum(1).flip(1)", "paid.double().flip(1).cumsum(1).flip(1)[:, :1].expand_as(paid)", (TURNS,)),
+    Mutant("a sibling that has ended counts", "credit/turn_rewards.py", "(turns * S)[:, None]", "(turns.max() * S).expand_as(turns)[:, None]", (TURNS,)),
     Mutant("broken rewards on the way are thrown away", "credit/turn_rewards.py", "before_last &= torch.isfinite(rollouts.outcomes)[:, None]", "before_last &= True", (TURNS,)),
     Mutant("the KL penalty is redistributed", VERL + "credit.py", "penalties_of(active - before.rewards) if kl_in_reward else None", "None", steps("a_kl_penalty_stays_on_its_tokens")),
     Mutant("the actor's signals are dropped", VERL + "credit.py", "state.signals.get(name) for name", "None for name", steps("signals_are_the_actors_and_keep_their_names")),

@@ -92,6 +92,21 @@ def hierarchical_gae(
     return _gae_inside(deltas, parent, lam_fine) + _of_parent(following, parent)
 
 
+def gae_over(
+    deltas: Float[Tensor, "B F"], fine: Segments, coarse: Segments | None, lam_fine: float, lam_coarse: float | None
+) -> Float[Tensor, "B F"]:
+    """`segment_gae`, or `hierarchical_gae` where there is a ``lam_coarse``.
+
+    Raises:
+        ValueError: a ``lam_coarse`` without coarse segments, and as those do.
+    """
+    if lam_coarse is None:
+        return segment_gae(deltas, fine.num_segments, lam_fine)
+    if coarse is None:
+        raise ValueError(f"coarse: lam_coarse={lam_coarse} needs the segments that these are parts of, got None")
+    return hierarchical_gae(deltas, fine, coarse, lam_fine, lam_coarse)
+
+
 def _gae_inside(deltas: torch.Tensor, parent: torch.Tensor, lam: float) -> torch.Tensor:
     """Segment GAE that starts anew at every coarse boundary; 0 in the padding."""
     advantages = torch.zeros_like(deltas)

@@ -94,30 +94,52 @@ def expected_of_others(
     valid: Bool[Tensor, " B"],
 ) -> Float[Tensor, "B S"]:
     """Ŵ of every state: the mean, over the *other* rollouts of the group that get as far, of what they were paid from the
-    same place on, and over one more that was paid nothing: few siblings are a rough guide. 0 in the padding.
+    same place on, and over one more that was paid the mean of all other groups: few siblings are a rough guide, and
+    a rollout without any has that mean alone. Nothing where no other group gets as far. 0 in the padding.
 
     The place of a state is the number of turns (stretches of unmasked tokens) before the segment that begins there, and
-    of segments before it in its turn. A sibling gets as far if it has as many turns. Where its turn has fewer segments,
+    of segments before it in its turn. A rollout gets as far if it has as many turns. Where its turn has fewer segments,
     the last one of them stands for the place, so that what is paid at the end of a turn is expected throughout the turn.
-    Places are functions of the tokens before a state, so Ŵ is one of these and of other rollouts; no number of turns
-    has to be the same. Rows not ``valid`` are nobody's sibling.
+    Places are functions of the tokens before a state, so Ŵ is one of these and of other rollouts, and not of how sure
+    the actor was; no number of turns has to be the same. Rows not ``valid`` count for nobody.
     """
-    B, S = paid.shape
     place, turns = _places(segments, response_mask)
-    to_go = paid.flip(1).cumsum(1).flip(1)
-    order = group.argsort(stable=True)
-    sizes = group.bincount()[group]
-    first = torch.zeros(B + 1, dtype=torch.int64, device=paid.device)
-    first[1:] = group.bincount(minlength=B).cumsum(0)
-    rank = torch.empty_like(order).scatter_(0, order, torch.arange(B, device=paid.device)) - first[group]
-    total, count = torch.zeros_like(to_go), torch.zeros_like(to_go)
-    for distance in range(1, int(sizes.max()) if B else 1):
-        other = order[first[group] + (rank + distance) % sizes]
-        same = torch.searchsorted(place[other], place.clamp(max=NEVER - 1), right=True) - 1
-        far = (turns[other, None] * S > place - place % S) & (valid[other] & (distance < sizes))[:, None]
-        total += torch.where(far, to_go[other].gather(1, same.clamp(min=0)), 0.0)
-        count += far
-    return torch.where(segments.exists, total / (count + 1), 0.0)
+    to_go = paid.double().flip(1).cumsum(1).flip(1)
+    everywhere, everyone = _sums_at(place, turns, to_go, torch.zeros_like(group), valid)
+    of_group, members = _sums_at(place, turns, to_go, group, valid)
+    own = valid[:, None].long()
+    siblings = members - own
+    total = torch.where(siblings > 0, of_group - to_go * own, 0.0)
+    elsewhere = torch.where(everyone > members, everywhere - of_group, 0.0) / (everyone - members).clamp(min=1)
+    return torch.where(segments.exists, (total + elsewhere) / (siblings + 1), 0.0).to(paid.dtype)
+
+
+def _sums_at(
+    place: Int[Tensor, "B S"],
+    turns: Int[Tensor, " B"],
+    to_go: Float[Tensor, "B S"],
+    group: Int[Tensor, " B"],
+    valid: Bool[Tensor, " B"],
+) -> tuple[Float[Tensor, "B S"], Int[Tensor, "B S"]]:
+    """At the place of every state, over all valid rollouts of its group that get as far, itself included: the sum of what
+    they had still to be paid, and how many they are.
+
+    What one rollout has still to be paid is a step function of the place, 0 after its last turn; the rises of all of them,
+    in the order of places, add up to the sum.
+    """
+    B, S = place.shape
+    ends = (place < NEVER).sum(1, keepdim=True)
+    behind = torch.nn.functional.pad(place, (0, 1), value=NEVER).scatter(1, ends, (turns * S)[:, None])
+    rise = torch.diff(torch.nn.functional.pad(to_go, (1, 1)), dim=1)
+    enters = torch.zeros_like(behind).scatter_(1, ends, -1)
+    enters[:, 0] += 1
+    stride = S * (int(turns.max()) + 1) if B else 1
+    counted = (behind < NEVER) & valid[:, None]
+    keys, order = (behind + group[:, None] * stride)[counted].sort(stable=True)
+    sums, counts = (torch.nn.functional.pad(x[counted][order].cumsum(0), (1, 0)) for x in (rise, enters))
+    asked = place.clamp(max=stride - 1) + group[:, None] * stride
+    at = torch.searchsorted(keys, asked, right=True)
+    return sums[at], counts[at]
 
 
 def _places(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 import torch
@@ -124,6 +125,45 @@ def test_one_segment_a_trace_is_grpo_of_the_sum() -> None:
     assert of_turns(credit.advantages).tolist() == [[0.375] * 3, [-0.375, -0.375, 0.0]]
 
 
+@pytest.mark.parametrize("lam", [0.0, 0.5, 1.0])
+def test_rewards_on_the_way_have_a_lambda_of_their_own(lam: float) -> None:
+    rollouts = three_turns((1.0, 2.0, 0.5), (4.0, 0.25), (3.0, 5.0, 0.0))
+    outcome = replace(rollouts, rewards=torch.where(rollouts.rewards < 1, rollouts.rewards, 0.0))
+    own = rr.assign_credit(rollouts, replace(TURNS, lam_turn_rewards=lam))
+    plain, both = rr.assign_credit(outcome, TURNS), rr.assign_credit(rollouts, TURNS)
+    paid = both.deltas - plain.deltas
+    expected = rr.segment_gae(paid, both.segments.num_segments, lam)
+    assert torch.allclose(of_turns(own.advantages - plain.advantages), expected, atol=1e-6)
+    for name in ("values", "segment_rewards", "deltas", "baselines"):
+        assert torch.equal(getattr(own, name), getattr(both, name)), name
+    assert torch.allclose(own.advantages, both.advantages, atol=1e-6) == (lam == 1.0)
+
+
+def test_lambda_of_rewards_on_the_way_is_that_of_the_outcome_unless_it_is_given() -> None:
+    rollouts = three_turns((1.0, 2.0, 0.5), (4.0, 0.25), (3.0, 5.0, 0.0))
+    lower = replace(TURNS, lam=0.5)
+    alike = rr.assign_credit(rollouts, replace(lower, lam_turn_rewards=0.5))
+    assert torch.allclose(rr.assign_credit(rollouts, lower).advantages, alike.advantages, atol=1e-6)
+    values = torch.tensor([[1.25, 1.75, 0.5], [2.0, 1.0, 0.0], [2.0, 1.0, 0.0]])
+    whole = [rr.assign_credit(rollouts, own, values=values) for own in (TURNS, replace(TURNS, lam_turn_rewards=0.0))]
+    assert torch.equal(whole[0].advantages, whole[1].advantages), "given values are of all rewards"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"turn_rewards": "redistribute"}, "turn_rewards=redistribute leaves no rewards before"),
+        ({"value_estimator": "critic"}, "the values of a critic are of all rewards"),
+        ({"lam_turn_rewards": 1.5}, "lam_turn_rewards=1.5"),
+    ],
+)
+def test_what_has_no_rewards_on_the_way_of_its_own_has_no_lambda_for_them(
+    options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        rr.RRedCoTConfig(**{"lam_turn_rewards": 0.5, **options})
+
+
 # ---- against a slow reference
 
 
@@ -152,14 +192,29 @@ def slow(paid: torch.Tensor, rollouts: rr.Rollouts, segments: rr.Segments, valid
     found = torch.zeros(paid.shape)
     for row, own in enumerate(places):
         for state, place in enumerate(own):
-            told = [0.0]
+            told: dict[bool, list[float]] = {True: [], False: []}
             for other in range(len(places)):
-                same_group = rollouts.group_ids[other] == rollouts.group_ids[row]
-                if other != row and same_group and valid[other] and turns[other] > place[0]:
+                if other != row and valid[other] and turns[other] > place[0]:
                     at = max(i for i, theirs in enumerate(places[other]) if theirs <= place)
-                    told.append(float(paid[other, at:].sum()))
-            found[row, state] = sum(told) / len(told)
+                    sibling = rollouts.group_ids[other] == rollouts.group_ids[row]
+                    told[sibling].append(float(paid[other, at:].sum()))
+            elsewhere = sum(told[False]) / max(len(told[False]), 1)
+            found[row, state] = (sum(told[True]) + elsewhere) / (len(told[True]) + 1)
     return found
+
+
+def test_one_rollout_of_each_prompt_is_measured_from_the_other_prompts() -> None:
+    rollouts = three_turns((1.0, 2.0, 0.0), (4.0, 0.0), (3.0, 5.0, 0.0), group_ids=[0, 1, 2])
+    credit = rr.assign_credit(rollouts, TURNS)
+    expected = [[(4 + 8) / 2, 5 / 2, 0], [(3 + 8) / 2, (2 + 5) / 2, 0], [(3 + 4) / 2, 2 / 2, 0]]
+    assert torch.allclose(credit.baselines, torch.tensor(expected))
+
+
+def test_a_small_group_leans_on_the_others() -> None:
+    rollouts = three_turns((1.0, 0.0), (2.0, 0.0), (3.0, 0.0), (9.0, 0.0), group_ids=[0, 0, 1, 1])
+    credit = rr.assign_credit(rollouts, TURNS)
+    expected = torch.tensor([(2 + 6) / 2, (1 + 6) / 2, (9 + 1.5) / 2, (3 + 1.5) / 2])
+    assert torch.allclose(credit.baselines[:, 0], expected)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -171,7 +226,7 @@ def test_what_is_expected_as_a_slow_reference_finds_it(seed: int) -> None:
     group = group_index(rollouts.group_ids)
     found = expected_of_others(paid, segments, rollouts.response_mask, group, valid=valid)
     assert torch.allclose(found, slow(paid, rollouts, segments, valid.tolist()), atol=1e-6)
-    assert (found[7] == 0).all() and (found[4] == 0).all(), "alone; empty"
+    assert (found[7, :1] > 0).all() and (found[4] == 0).all(), "alone: as the other groups; empty"
     order = torch.randperm(9, generator=torch.Generator().manual_seed(seed)).tolist()
     moved = rr.Segments(segments.segment_ids[order], segments.num_segments[order])
     again = expected_of_others(paid[order], moved, rollouts.response_mask[order], group[order], valid=valid[order])
