@@ -171,6 +171,11 @@ class RRedCoTConfig(Options):
         """Whether a trained critic's values are among what the estimator reads."""
         return "critic" in scores_read(self.build_value_estimator())
 
+    @property
+    def lam_on_the_way(self) -> float:
+        """λ of rewards on the way."""
+        return self.lam if self.lam_turn_rewards is None else self.lam_turn_rewards
+
     def build_calibrator(self) -> OutcomeCalibrator:
         window = choose_window(self).value
         if self.calibrate == "trees":

@@ -30,7 +30,7 @@ from rredcot_plugin.credit.redistribution import (
     spread_to_tokens,
     sum_per_segment,
 )
-from rredcot_plugin.credit.turn_rewards import TurnRewards, terms
+from rredcot_plugin.credit.turn_rewards import TurnRewards, on_the_way, terms
 from rredcot_plugin.groups import Outcomes, group_stats
 from rredcot_plugin.segmenters.lookahead import LookaheadWatch
 from rredcot_plugin.state_numbers import StateNumbers
@@ -61,8 +61,8 @@ def assign_credit(
 
     δ_i = V̂_{i+1} − V̂_i, r = δ with V̂_0 on the first segment (so Σ r = R), Â_k = Σ λ^l δ_{k+l}, measured from the
     baseline and scaled as GRPO scales. One segment a trace gives verl's GRPO exactly, unless ``baseline`` has a number
-    per token. Penalties (KL in the reward) join the δ of their own segment, and so do rewards before the last token with
-    ``turn_rewards: keep``. A rollout whose outcome is NaN or infinite earns nothing and counts for nobody.
+    per token. Penalties (KL in the reward) join the δ of their own segment, as do rewards before the last token with
+    ``turn_rewards: keep``. A rollout whose outcome is not finite earns nothing and counts for nobody.
 
     Args:
         rollouts: the batch; rows may stand in any order, groups are found by ``group_ids``.
@@ -70,16 +70,15 @@ def assign_credit(
         segments: a partition to use instead of the configured segmenter's.
         coarse: the segments that these are parts of, for ``lam_coarse``.
         values: V̂ of every state, taken as they are (no prior, no calibration): of all that is still to come, rewards on
-            the way included, so that ``lam`` counts for these too. Advantages are measured from them, unless ``config.baseline`` names another baseline.
+            the way included, so that ``lam`` is theirs too. Measured from, unless ``config.baseline`` names a baseline.
         probed: log-probs of the proposals at the boundaries, from which the estimator makes values; a mapping from what was
             proposed (``ValueEstimator.proposes``) where estimators are mixed. Without any, a boundary has its group's mean.
         calibrator: keeps the fit of past steps; None calibrates on this batch alone.
         states: what else is read of tokens and signals (``state_numbers``): with ``segments`` too, rollouts need neither.
 
     Raises:
-        ValueError: values that are not finite or do not fit the segments; segments that leave an unmasked
-            token out or cover a masked one; rollouts without what the segmenter, calibration or the baseline reads;
-            baselines that are not finite.
+        ValueError: values or baselines that are not finite or do not fit; segments that leave an unmasked token out or
+            cover a masked one; rollouts without what the segmenter, calibration or the baseline reads.
     """
     config, states = config or RRedCoTConfig(), states or StateNumbers()
     segments, coarse, report = _segmented(rollouts, config, segments, coarse)
@@ -89,22 +88,23 @@ def assign_credit(
     found = step_values(rollouts, config, segments, outcomes, values, probed, calibrator, states.prefixes)
     report |= {"rredcot/fallback/nonfinite_reward/mean": metric.share(~outcomes.finite)} | found.notes
     values = torch.where(segments.exists & outcomes.finite[:, None], found.values, 0.0)
-    evidence = Evidence(rollouts, segments, outcomes, values, found.fit, states.gradient_norm_proxy)
+    whole = found.given or config.has_critic
+    paid_on = on_the_way(way, segments.num_segments, config.lam if whole else config.lam_on_the_way)
+    evidence = Evidence(rollouts, segments, outcomes, values, found.fit, states.gradient_norm_proxy, *paid_on)
     baseline = _baseline(config, evidence, given=found.given)
     baselines = _baselines(baseline, evidence)
-    deltas, shaping = _shaped(config, values, segments, outcomes)
-    whole, of_values = found.given or config.has_critic, isinstance(baseline, ValueBaseline)
+    deltas, of_shapers = _shaped(config, values, segments, outcomes)
+    of_values = isinstance(baseline, ValueBaseline)
     paid, in_values, in_baselines = terms(way, values, segments.num_segments, whole=whole, of_values=of_values)
-    advantage = _gae(config, (segments, coarse), deltas + penalties, paid, whole=whole)
+    gae = _gae(config, (segments, coarse), outcomes.finite, deltas + penalties, paid, whole=whole)
     deltas, values = deltas + penalties + paid, values + in_values
     rewards = segment_rewards(deltas, values)
-    gae = torch.where(outcomes.finite[:, None], advantage, 0.0)
     rest = gae + (in_values - in_baselines)
     per_segment, tokens, baselines = _measured(config, evidence, earned, baseline, baselines, deltas, rest)
     baselines = baselines + in_baselines
     found.fit.remember()
     advantages, returns = _finished(config, segments, tokens, gae + values, earned)
-    report |= shaping
+    report |= of_shapers
     report |= metric.credit_metrics(segments, values, deltas, rewards, earned.total, per_segment, baselines)
     return Credit(advantages, returns, segments, values, rewards, deltas, report, baselines)
 
@@ -171,17 +171,20 @@ def _shaped(
 def _gae(
     config: RRedCoTConfig,
     levels: tuple[Segments, Segments | None],
+    finite: torch.Tensor,
     deltas: torch.Tensor,
     paid: torch.Tensor,
     *,
     whole: bool,
 ) -> torch.Tensor:
-    """Â before scaling, over the segments and the coarse ones. Rewards on the way may have a λ of their own, unless values
-    are of them too (``whole``)."""
+    """Â before scaling, over the segments and the coarse ones, 0 in rows that are not ``finite``. Rewards on the way may have
+    a λ of their own, unless values are of them too (``whole``)."""
     if config.lam_turn_rewards is None or whole:
-        return gae_over(deltas + paid, *levels, config.lam, config.lam_coarse)
-    own = segment_gae(paid, levels[0].num_segments, config.lam_turn_rewards)
-    return own + gae_over(deltas, *levels, config.lam, config.lam_coarse)
+        found = gae_over(deltas + paid, *levels, config.lam, config.lam_coarse)
+    else:
+        own = segment_gae(paid, levels[0].num_segments, config.lam_on_the_way)
+        found = own + gae_over(deltas, *levels, config.lam, config.lam_coarse)
+    return torch.where(finite[:, None], found, 0.0)
 
 
 def _measured(

@@ -37,7 +37,8 @@ class Habit:
 class Family:
     """``problems(split, size, seed)``; ``write``: a clean solution; ``accepts``: what an answer is worth, 1 or
     True if it is right, 0 if it is wrong, and in between only if the family is ``graded``; ``right(question, lines, number)``: whether the line of that number is right after those before it; ``habit``: what
-    its model was taught last; ``whole``: the response is the answer, from its first character to its last."""
+    its model was taught last; ``whole``: the response is the answer, from its first character to its last; ``by_lines``: the
+    reward is what the lines before the answer's earn."""
 
     name: str
     model: str
@@ -49,10 +50,13 @@ class Family:
     habit: Habit | None = None
     whole: bool = False
     graded: bool = False
+    by_lines: bool = False
     max_response_tokens: int = MAX_RESPONSE_TOKENS
 
     def reward(self, question: Question, response: str) -> float:
-        """What the answer after the last marker is worth, 0 if there is none; any text will do."""
+        """What the answer after the last marker is worth, 0 if there is none, or the lines before it; any text will do."""
+        if self.by_lines:
+            return sum(self.line_rewards(question, response))
         body = response.split(IM_END)[0]
         answer = body if self.whole else extract_answer(body)
         return 0.0 if answer is None else float(self.accepts(question, answer))
@@ -64,6 +68,13 @@ class Family:
         body = response.split(IM_END)[0]
         steps, marker, _ = body.rpartition(ANSWER_MARKER)
         return [line for line in (steps if marker else body).split("\n") if line]
+
+    def line_rewards(self, question: Question, response: str) -> list[float]:
+        """What each line before the answer's earns where right ones earn equal shares, 1 together: in a family whose
+        solution leaves no choice."""
+        lines = self.lines(response)
+        due = len(self.lines(self.write(question, random.Random(0))))
+        return [self.right(question, lines, number) / due for number in range(len(lines))]
 
     def first_mistake(self, question: Question, response: str) -> int | None:
         """Number of the first line that is not right; the answer's line counts; None if all are."""

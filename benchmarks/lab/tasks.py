@@ -10,6 +10,7 @@
     wordy        three terms, one of them to take away, done early among lines of free words; the same habit
     parts        six small sums, four of them with a minus, a line each; the answer names all six results; the same habit
     shares       the same, more often misread; the reward is the share of the results that are right
+    rungs        chains again; the reward is the share of the lines that are right, so a mistake costs all lines after it
 
 `own_sums`, `multiples` and `programs` are answered by the same under-trained model. A line of a trace is a step; the
 answer stands after `####`.
@@ -135,6 +136,9 @@ FAMILIES: dict[str, Family] = {
                written(_part_lines), accepts_equal, line_is(_part_lines), Habit(0.4, parts.misread_parts)),
         Family("shares", SHARES, "six integers, a sixth of the reward each; a wrong habit", stream(_make_parts, "_make_parts"),
                written(_part_lines), _accepts_shares, line_is(_part_lines), Habit(0.65, parts.misread_parts), graded=True),
+        Family("rungs", CHAINS, "eight lines, an eighth of the reward each; a wrong habit", stream(make_chain, "_make_chain"),
+               written(chain_lines), accepts_equal, line_is(chain_lines), Habit(0.6, misread(chain_line)), graded=True,
+               by_lines=True),
     )
 }  # fmt: skip
 FAMILIES |= LM_FAMILIES

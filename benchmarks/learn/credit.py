@@ -13,6 +13,7 @@ from lab.rollouts import Actor, LabBatch
 from transformers import Qwen3ForSequenceClassification
 
 from learn.batch import sample, seed_of
+from learn.line_rewards import on_lines
 from learn.reward_model import scores_before
 from learn.systems import GRPO, NO_BASELINE, NO_REWARD, REINFORCE_PLUS_PLUS, RLOO, SHUFFLED, TRUE, WHOLE, System
 from learn.true_values import true_values
@@ -61,6 +62,9 @@ class Crediter:
 
     def __call__(self, batch: LabBatch, step: int) -> StepCredit:
         """Raises ValueError where values are not finite."""
+        if self.system.by_lines:
+            cut = self.system.config.build_segmenter()(batch.rows.rollouts)
+            batch = on_lines(self.actor.family, batch, cut)
         if self.system.kind in WITHOUT_SEGMENTS:
             return StepCredit(WITHOUT_SEGMENTS[self.system.kind](batch.rows.rollouts))
         segments: Segments = self.segmenter(batch.rows.rollouts)

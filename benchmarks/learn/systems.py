@@ -47,11 +47,13 @@ class Judging:
 
 @dataclass(frozen=True)
 class System:
-    """One way of giving credit: ``options`` of ``algorithm.rredcot`` beside the segmenter."""
+    """One way of giving credit: ``options`` of ``algorithm.rredcot`` beside the segmenter; ``by_lines``: rewards stand on
+    the lines that earned them."""
 
     name: str
     kind: str = CREDIT
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    by_lines: bool = False
 
     @property
     def config(self) -> RRedCoTConfig:
@@ -68,6 +70,8 @@ class System:
             known["features"] = list(NAMES) if fitted else []
             if fitted and config.calibrate_window != FORMER_WINDOW:  # earlier runs do not name theirs
                 known["options"].setdefault("calibrate_window", config.calibrate_window)
+        if self.by_lines:
+            known["by_lines"] = True
         if self.needs_reward_model:
             known["judging"] = asdict(Judging())
         return known
@@ -114,6 +118,10 @@ MORE_SYSTEMS = (
     System("no_baseline", NO_BASELINE),
     System("true_credit", TRUE, {"lam": 0.0, "scale": "none"}),
     System("true_baseline", TRUE, {"scale": "none"}),
+    System("line_rewards", by_lines=True),
+    System("line_rewards_lam50", options={"lam_turn_rewards": 0.5}, by_lines=True),
+    System("line_rewards_lam0", options={"lam_turn_rewards": 0.0}, by_lines=True),
+    System("line_rewards_reinforce_plus_plus", REINFORCE_PLUS_PLUS, by_lines=True),
     System("rredcot_window4", options={"calibrate_window": FORMER_WINDOW}),
     System("rredcot_unscaled", options={"scale": "none"}),
     System("red_lam0", options={**RED, "lam": 0.0}),

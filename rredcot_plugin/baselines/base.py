@@ -21,7 +21,8 @@ class Evidence:
 
     ``values`` is V̂ of the state before each segment, 0 in the padding. ``fit`` regresses outcomes on what is known of
     a state, on other groups and past steps. ``gradient_norm_proxy`` is that of every segment where it was given; the
-    rollouts then need no log-probs.
+    rollouts then need no log-probs. ``paid`` is what rewards on the way add to the return of each state and ``expected``
+    what is expected of that anyway, which is added to every baseline; 0 where there are none.
     """
 
     rollouts: Rollouts
@@ -30,6 +31,8 @@ class Evidence:
     values: Float[Tensor, "B S"]
     fit: StepFit
     gradient_norm_proxy: Float[Tensor, "B S"] | None = None
+    paid: Float[Tensor, "B S"] | None = None
+    expected: Float[Tensor, "B S"] | None = None
 
     def state_weight(self) -> Float[Tensor, "B S"]:
         """``gradient_norm_proxy`` of every segment: as given, or from the log-probs.

@@ -40,8 +40,14 @@ class LeastVarianceBaseline:
 
     def __call__(self, evidence: Evidence) -> Float[Tensor, "B S"]:
         outcomes, weight = evidence.outcomes, evidence.state_weight() + self.floor
-        first = weighted_others_mean(
-            outcomes.total, weight[:, 0], outcomes.stats, outcomes.finite, self.pseudo_rollouts
-        )
-        fitted = evidence.fit.baselines(weight, first)
-        return torch.cat([first[:, None], fitted[:, 1:]], dim=1)
+        nothing = torch.zeros_like(evidence.values)
+        paid = nothing if evidence.paid is None else evidence.paid
+        expected = nothing if evidence.expected is None else evidence.expected
+
+        def others_mean(total: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
+            return weighted_others_mean(total, weight[:, 0], outcomes.stats, outcomes.finite, self.pseudo_rollouts)
+
+        of_outcome = others_mean(outcomes.total)[:, None] + expected
+        fitted = evidence.fit.baselines(weight, of_outcome, paid)
+        first = others_mean(outcomes.total + paid[:, 0])
+        return torch.cat([first[:, None], fitted[:, 1:]], dim=1) - expected

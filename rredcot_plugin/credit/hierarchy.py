@@ -93,7 +93,11 @@ def hierarchical_gae(
 
 
 def gae_over(
-    deltas: Float[Tensor, "B F"], fine: Segments, coarse: Segments | None, lam_fine: float, lam_coarse: float | None
+    deltas: Float[Tensor, "B F"],
+    fine: Segments,
+    coarse: Segments | None,
+    lam_fine: float,
+    lam_coarse: float | None,
 ) -> Float[Tensor, "B F"]:
     """`segment_gae`, or `hierarchical_gae` where there is a ``lam_coarse``.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from rredcot_plugin.credit.advantages import segment_gae
 from rredcot_plugin.credit.redistribution import redistribute, sum_per_segment
 from rredcot_plugin.groups import Outcomes
 from rredcot_plugin.types import Rollouts, Segments
@@ -40,6 +41,18 @@ class TurnRewards:
             paid, segments, rollouts.response_mask, earned.stats.index, valid=earned.finite
         )
         return rest, cls(paid, torch.where(earned.finite[:, None], expected, 0.0))
+
+    def returns(self, num_segments: Int[Tensor, " B"], lam: float) -> Float[Tensor, "B S"]:
+        """What is paid from each state on; at ``lam`` below 1 what is expected stands more and more for what was paid."""
+        changes = self.paid + redistribute(self.expected, torch.zeros_like(self.paid[:, 0]), num_segments)
+        return segment_gae(changes, num_segments, lam) + self.expected
+
+
+def on_the_way(
+    way: TurnRewards | None, num_segments: Int[Tensor, " B"], lam: float
+) -> tuple[Float[Tensor, "B S"], Float[Tensor, "B S"]] | tuple[None, None]:
+    """What a baseline is to know of rewards on the way: their returns, and what is expected of them."""
+    return (None, None) if way is None else (way.returns(num_segments, lam), way.expected)
 
 
 def terms(

@@ -26,7 +26,7 @@ MAX_STATES = 1 << 14
 """Of a step, that the fit sees: it has two dozen parameters, and its seconds and its window grow with them."""
 
 
-FITTED = ("features", "outcome", "weight", "importance")
+FITTED = ("features", "outcome", "weight", "importance", "paid")
 
 
 class OutcomeCalibrator:
@@ -51,10 +51,11 @@ class OutcomeCalibrator:
         """Of the last step; the next one has little way to go from there, and where it arrives does not depend on it."""
         self._age = 0.0
 
-    def span(self, outcomes: Float[Tensor, " B"]) -> tuple[float, float]:
+    def span(self, outcomes: Float[Tensor, " B"], *, paid: bool = False) -> tuple[float, float]:
         """Lowest and highest outcome, between which values lie: of the past steps where those differ, else with
-        the batch at hand, whose own outcomes a value should rather not know."""
-        past = torch.cat([torch.zeros(0, dtype=torch.float64), *(p.outcome.double() for p in self._past)])
+        the batch at hand, whose own outcomes a value should rather not know. ``paid``: rewards on the way are in them."""
+        labels = (_labels(p.outcome.double(), p.paid.double(), paid=paid) for p in self._past)
+        past = torch.cat([torch.zeros(0, dtype=torch.float64), *labels])
         for known in (past, torch.cat([past, outcomes.double()])):
             if known.numel() and float(known.max() - known.min()) > 1e-6:
                 return float(known.min()), float(known.max())
@@ -84,7 +85,8 @@ class OutcomeCalibrator:
     def baselines(
         self, states: LabelledStates, fold: Int[Tensor, " M"], counted: Bool[Tensor, " M"] | None = None
     ) -> Float[Tensor, " M"] | None:
-        """The same fit of all features with states weighted by their importance; the window stays as it is."""
+        """The same fit of all features with states weighted by their importance, of the outcome and rewards on the way; the
+        window stays as it is."""
         return self._fit(states, fold, counted, by_importance=True)
 
     def expected_changes(
@@ -129,14 +131,16 @@ class OutcomeCalibrator:
     ) -> Float[Tensor, " M"] | None:
         with torch.no_grad():
             self._forget_other_features(states.features.shape[1])
-            low, high = self.span(states.outcome)
+            own_labels = _labels(states.outcome, states.paid, paid=by_importance)
+            low, high = self.span(own_labels, paid=by_importance)
             if high - low < 1e-6 or not len(fold):
                 return None
             distinct, column = fold.unique(return_inverse=True)
             seen = states if counted is None else states.some(counted)
             own = column if counted is None else column[counted]
             known = LabelledStates.joined([seen, *self._past])
-            features, outcome, weight, importance = (getattr(known, name).double() for name in FITTED)
+            features, outcome, weight, importance, paid = (getattr(known, name).double() for name in FITTED)
+            outcome = _labels(outcome, paid, paid=by_importance)
             unit = ((outcome - low) / (high - low)).clamp(0, 1)
             held_out = torch.zeros(len(outcome), len(distinct), dtype=torch.bool)
             held_out[torch.arange(len(own)), own] = True
@@ -166,6 +170,7 @@ class OutcomeCalibrator:
             "importance": [p.importance for p in self._past],
             "change": [p.change for p in self._past],
             "version": [p.version for p in self._past],
+            "paid": [p.paid for p in self._past],
             "solutions": dict(self._solutions),
         }
 
@@ -174,10 +179,15 @@ class OutcomeCalibrator:
         importance = state.get("importance", equal)  # checkpoints of versions without it
         change = state.get("change", [None] * len(equal))
         version = state.get("version", [None] * len(equal))
-        columns = (state["features"], state["outcome"], state["weight"], importance, change, version)
+        paid = state.get("paid", [None] * len(equal))
+        columns = (state["features"], state["outcome"], state["weight"], importance, change, version, paid)
         self._past = [LabelledStates(*parts) for parts in zip(*columns, strict=True)]
         self._forget_old()
         self._solutions = dict(state.get("solutions", {}))
+
+
+def _labels(outcome: Float[Tensor, " M"], on_the_way: Float[Tensor, " M"], *, paid: bool) -> Float[Tensor, " M"]:
+    return outcome + on_the_way if paid else outcome
 
 
 def _used(features: Float[Tensor, "M F"], shift_only: bool) -> tuple[Float[Tensor, "M F"], Float[Tensor, " M"]]:

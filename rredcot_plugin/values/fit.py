@@ -32,14 +32,13 @@ class Labelled:
     def in_place(
         self,
         fitted: Float[Tensor, " M"] | None,
-        otherwise: Float[Tensor, " B"],
+        otherwise: Float[Tensor, "B S"],
         elsewhere: Float[Tensor, "B S"] | None = None,
     ) -> Float[Tensor, "B S"]:
         """The fitted numbers in their places, ``elsewhere`` around them; ``otherwise`` everywhere if there are none."""
-        everywhere = otherwise[:, None].expand(self.at.shape)
         if fitted is None:
-            return everywhere
-        result = (everywhere if elsewhere is None else elsewhere).clone()
+            return otherwise
+        result = (otherwise if elsewhere is None else elsewhere).clone()
         result[self.at] = fitted.to(result.dtype)
         return result
 
@@ -62,20 +61,25 @@ class StepFit:
     """Of the states; None: computed from the rollouts."""
     _state_weight: Float[Tensor, "B S"] | None = None
     _changes: Float[Tensor, "B S"] | None = None
+    _paid: Float[Tensor, "B S"] | None = None
 
     def values(self, prior: Float[Tensor, " B"]) -> tuple[Float[Tensor, "B S"], dict[str, float]]:
         """Calibrated V̂ of every state, and metrics of the fit; ``prior`` everywhere where nothing can be fitted."""
         labelled = self.labelled
         fitted = self.calibrator.calibrate(labelled.states, labelled.fold, labelled.counted, remember=False)
         notes = {"rredcot/fallback/uncalibrated/mean": float(fitted is None)} | self.calibrator.notes()
-        return labelled.in_place(fitted, prior, self.raw), notes
+        return labelled.in_place(fitted, prior[:, None].expand_as(self.raw), self.raw), notes
 
     def baselines(
-        self, state_weight: Float[Tensor, "B S"], otherwise: Float[Tensor, " B"]
+        self,
+        state_weight: Float[Tensor, "B S"],
+        otherwise: Float[Tensor, "B S"],
+        paid: Float[Tensor, "B S"] | None = None,
     ) -> Float[Tensor, "B S"]:
-        """The same regression with states weighted by ``state_weight`` ≥ 0; ``otherwise`` at the prompt, and everywhere
-        where nothing can be fitted. Past steps keep the weights that they came with."""
-        self._state_weight = state_weight
+        """The same regression with states weighted by ``state_weight`` ≥ 0, of the outcome and what was ``paid`` on the way
+        from each state on; ``otherwise`` at the prompt, and everywhere where nothing can be fitted. Past steps keep the
+        weights that they came with."""
+        self._state_weight, self._paid = state_weight, paid
         labelled = self._weighted()
         fitted = self.calibrator.baselines(labelled.states, labelled.fold, labelled.counted)
         return labelled.in_place(fitted, otherwise)
@@ -90,7 +94,7 @@ class StepFit:
         if not bool(labelled.at.any()):
             return torch.zeros_like(changes)
         expected = self.calibrator.expected_changes(labelled.states, labelled.fold, labelled.counted)
-        return labelled.in_place(labelled.states.change - expected, changes[:, 0] * 0, torch.zeros_like(changes))
+        return labelled.in_place(labelled.states.change - expected, torch.zeros_like(changes))
 
     def remember(self) -> None:
         """Let the step join the calibrator's window, if a fit has used it."""
@@ -99,12 +103,15 @@ class StepFit:
             self.calibrator.remember(labelled.states, labelled.counted)
 
     def _weighted(self) -> Labelled:
-        """The states with the weights that a baseline gave them, alike if none did, and with δ̂ if it was told."""
+        """The states with the weights that a baseline gave them, alike if none did, and with δ̂ and rewards on the way if it
+        was told."""
         labelled, states = self.labelled, self.labelled.states
         if self._state_weight is not None:
             states = replace(states, importance=self._state_weight[labelled.at].double())
         if self._changes is not None:
             states = replace(states, change=self._changes[labelled.at].double())
+        if self._paid is not None:
+            states = replace(states, paid=self._paid[labelled.at].double())
         return replace(labelled, states=states)
 
     @cached_property

@@ -34,10 +34,13 @@ class LabelledStates:
     version: Float[Tensor, " M"] = field(default=None)  # type: ignore[assignment]
     """Of the policy that finished the trace (``Rollouts.versions``); NaN where it is not known, as everywhere unless given."""
 
+    paid: Float[Tensor, " M"] = field(default=None)  # type: ignore[assignment]
+    """Rewards on the way from there on, as its baseline is to count them; 0 everywhere unless given."""
+
     def __post_init__(self) -> None:
-        for name in ("change", "version"):
+        for name, unknown in {"change": torch.nan, "version": torch.nan, "paid": 0.0}.items():
             if getattr(self, name) is None:
-                object.__setattr__(self, name, torch.full_like(self.weight, torch.nan))
+                object.__setattr__(self, name, torch.full_like(self.weight, unknown))
 
     def some(self, chosen: Bool[Tensor, " M"]) -> LabelledStates:
         return LabelledStates(*(getattr(self, f.name)[chosen] for f in fields(self)))

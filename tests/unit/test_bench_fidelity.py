@@ -43,7 +43,8 @@ def test_clean_solutions_are_rewarded_and_without_mistake(name: str) -> None:
         lines = solution.split("\n")
         wrong = "\n".join([lines[0], "7 7 7", *lines[2:]])
         assert family.first_mistake(question, wrong) == 1
-        assert family.first_mistake(question, "\n".join([*lines[:-1], "#### 12345"])) == len(lines) - 1
+        unanswered = family.first_mistake(question, "\n".join([*lines[:-1], "#### 12345"]))
+        assert unanswered == (None if family.by_lines else len(lines) - 1)
 
 
 def test_programs_are_accepted_in_any_form_and_never_trusted() -> None:
@@ -81,7 +82,18 @@ def test_every_right_result_earns_its_share() -> None:
     half = right.replace(f"#### {question.answer}", f"#### {' '.join(results[:3])} 0 0 0 0")
     assert [family.reward(question, text) for text in (right, half, "", "####")] == [1.0, 0.5, 0.0, 0.0]
     assert family.first_mistake(question, right) is None and family.first_mistake(question, half) == len(results)
-    assert [name for name in FAMILIES if name != "shares"] == RIGHT_OR_WRONG
+    assert [name for name in FAMILIES if name not in ("shares", "rungs")] == RIGHT_OR_WRONG
+
+
+def test_every_right_line_earns_its_share_and_a_mistake_costs_the_lines_after_it() -> None:
+    family = FAMILIES["rungs"]
+    question = family.problems("train", 1, 0)[0]
+    lines = family.lines(family.write(question, random.Random(0)))
+    wrong = [*lines[:5], "1 1", *lines[6:7]]
+    assert family.line_rewards(question, "\n".join(wrong)) == [1 / 8] * 5 + [0.0, 1 / 8]
+    texts = ["\n".join(own) for own in (lines, lines[:4], wrong, [], [*lines, "9 9"])]
+    assert [family.reward(question, text) for text in texts] == [1.0, 0.5, 0.75, 0.0, 1.0]
+    assert family.reward(question, "\n".join(lines) + "\n#### wrong") == 1.0, "the answer earns nothing"
 
 
 def test_a_family_without_a_habit_cannot_be_asked_for_one() -> None:

@@ -61,8 +61,8 @@ def test_what_the_others_got_is_what_they_are_measured_from() -> None:
     assert torch.allclose(of_turns(credit.advantages), expected)
 
 
-@pytest.mark.parametrize("baseline", ["least_variance", "trace", "value", "token"])
-def test_every_baseline_is_of_the_outcome_and_gets_theirs_beside(baseline: str) -> None:
+@pytest.mark.parametrize("baseline", ["trace", "value", "token"])
+def test_other_baselines_are_of_the_outcome_and_get_theirs_beside(baseline: str) -> None:
     plain = three_turns((0.0, 0.0, 1.0), (0.0, 0.5), (0.0, 0.0, 0.25))
     signals = {"log_probs": torch.full((3, 5), -0.5), "sum_pi_squared": torch.full((3, 5), 0.5)}
     plain = replace(plain, **signals)
@@ -74,6 +74,57 @@ def test_every_baseline_is_of_the_outcome_and_gets_theirs_beside(baseline: str) 
     to_go = torch.tensor([[3.0, 2, 0], [4, 0, 0], [8, 5, 0]])
     added = torch.where(credit.segments.exists, to_go - expected, 0.0)
     assert torch.allclose(of_turns(credit.advantages - without.advantages), added, atol=1e-6)
+
+
+def told_apart(rewards: list[float], sure: list[float], group_ids: list[int]) -> rr.Rollouts:
+    """Three turns, of which the second earns what the first one decides; ``sure``: the log-prob of the first."""
+    plain = three_turns(*[(0.0, reward, 0.0) for reward in rewards], group_ids=group_ids)
+    log_probs = torch.full(plain.rewards.shape, -0.5)
+    log_probs[:, 0] = torch.tensor(sure)
+    return replace(plain, log_probs=log_probs)
+
+
+def test_least_variance_learns_which_states_are_paid_later() -> None:
+    rewards, sure = [1.0, 0.0] * 8, [-0.01, -3.0] * 8
+    rollouts = told_apart(rewards, sure, list(range(16)))
+    own = replace(TURNS, baseline="least_variance", value_estimator="confidence", calibrate="outcome")
+    credit = rr.assign_credit(rollouts, own)
+    assert credit.baselines is not None
+    assert (credit.baselines[::2, 1] > 0.7).all() and (credit.baselines[1::2, 1] < 0.3).all()
+    assert credit.baselines[:, 0].max() - credit.baselines[:, 0].min() < 0.2, "the prompts are alike"
+    to_go = torch.tensor(rewards)[:, None] * torch.tensor([[1.0, 1.0, 0.0]])
+    assert torch.allclose(of_turns(credit.advantages), to_go - credit.baselines, atol=1e-6)
+
+
+def test_least_variance_has_what_siblings_were_paid_where_nothing_can_be_fitted() -> None:
+    plain = three_turns((2.0, 1.0, 0.0), (2.0, 1.0, 0.0), (2.0, 1.0, 0.0), (2.0, 1.0, 0.0), group_ids=[0, 0, 1, 1])
+    rollouts = replace(plain, log_probs=torch.full(plain.rewards.shape, -0.5))
+    own = replace(TURNS, baseline="least_variance", value_estimator="confidence", calibrate="outcome")
+    alone = rr.assign_credit(rollouts.take([0]), own)
+    assert torch.isfinite(alone.advantages).all()
+    credit = rr.assign_credit(rollouts, own)
+    assert credit.baselines is not None
+    assert torch.allclose(credit.baselines[:, 0], torch.full((4,), 3.0))
+    assert (credit.baselines[:, 1] > credit.baselines[:, 2]).all(), "states are told apart by their place"
+
+
+def test_a_resumed_run_knows_what_was_paid_on_the_way() -> None:
+    own = replace(TURNS, baseline="least_variance", value_estimator="confidence", calibrate="outcome")
+    first = told_apart([1.0, 0.0] * 4, [-0.01, -3.0] * 4, list(range(8)))
+    then = told_apart([0.0, 1.0] * 4, [-0.01, -3.0] * 4, list(range(8)))
+    going_on = own.build_calibrator()
+    rr.assign_credit(first, own, calibrator=going_on)
+    resumed = own.build_calibrator()
+    resumed.load_state_dict(going_on.state_dict())
+    of_old_version = own.build_calibrator()
+    state = going_on.state_dict()
+    del state["paid"]
+    of_old_version.load_state_dict(state)
+    found, again, old = (
+        rr.assign_credit(then, own, calibrator=c).advantages for c in (going_on, resumed, of_old_version)
+    )
+    assert torch.equal(found, again)
+    assert torch.isfinite(old).all() and not torch.equal(found, old)
 
 
 @pytest.mark.parametrize("scale", ["none", "group_std", "batch_std", "whiten"])
@@ -145,7 +196,9 @@ def test_lambda_of_rewards_on_the_way_is_that_of_the_outcome_unless_it_is_given(
     alike = rr.assign_credit(rollouts, replace(lower, lam_turn_rewards=0.5))
     assert torch.allclose(rr.assign_credit(rollouts, lower).advantages, alike.advantages, atol=1e-6)
     values = torch.tensor([[1.25, 1.75, 0.5], [2.0, 1.0, 0.0], [2.0, 1.0, 0.0]])
-    whole = [rr.assign_credit(rollouts, own, values=values) for own in (TURNS, replace(TURNS, lam_turn_rewards=0.0))]
+    whole = [
+        rr.assign_credit(rollouts, own, values=values) for own in (TURNS, replace(TURNS, lam_turn_rewards=0.0))
+    ]
     assert torch.equal(whole[0].advantages, whole[1].advantages), "given values are of all rewards"
 
 

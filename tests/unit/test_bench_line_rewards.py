@@ -1,0 +1,57 @@
+"""The benchmark on learning: rewards on the lines that earned them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import learning
+from lab.rollouts import with_signals
+from lab.store import Store
+from lab.tasks import FAMILIES
+from learn.batch import first_actor, rollouts
+from learn.credit import Crediter
+from learn.line_rewards import on_lines
+from learn.runs import Sizes
+
+from tests.unit.learning_cases import system
+
+
+@pytest.mark.parametrize("name", ["shares", "rungs"])
+def test_a_line_has_its_own_reward_and_the_sum_stays(tmp_path: Path, name: str) -> None:
+    family = FAMILIES[name]
+    actor = first_actor(family, Store(tmp_path), Sizes(1).clean_steps, "cpu")
+    questions = family.problems("train", 8, 3)
+    batch = with_signals(actor, rollouts(actor, questions, 1, 5), questions)
+    crediter = Crediter(system("line_rewards"), actor, 0)
+    segments = crediter.segmenter(batch.rows.rollouts)
+    placed = on_lines(family, batch, segments).rows.rollouts
+    assert torch.allclose(placed.outcomes, batch.rows.rollouts.outcomes, atol=1e-6)
+    assert 0 < int((placed.rewards != 0).sum(1).max()) <= segments.max_segments
+    for row, question in enumerate(questions):
+        count, text = int(segments.num_segments[row]), placed.texts[row]
+        own = [float(placed.rewards[row, segments.segment_ids[row] == k].sum()) for k in range(count)]
+        assert np.allclose(own[:-1], family.line_rewards(question, text)[: count - 1])
+    whole = Crediter(system("rredcot"), actor, 0)(batch, 1).advantages
+    for of_lines in ("line_rewards", "line_rewards_lam50", "line_rewards_lam0"):
+        found = Crediter(system(of_lines), actor, 0)(batch, 1).advantages
+        assert torch.isfinite(found).all() and not torch.allclose(found, whole)
+
+
+def test_where_lines_earn_nothing_it_is_refused_before_anything_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["learning.py", "--systems", "line_rewards", "--families", "chains", "shares"]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit, match="2"):
+        learning.parse_arguments()
+    assert (
+        "--systems line_rewards: lines earn nothing of their own in chains; choose --families of shares, rungs"
+        in (capsys.readouterr().err)
+    )
