@@ -98,8 +98,7 @@ def assign_credit(
     paid, in_values, in_baselines = terms(way, values, segments.num_segments, whole=whole, of_values=of_values)
     gae = _gae(config, (segments, coarse), outcomes.finite, deltas + penalties, paid, whole=whole)
     deltas, values = deltas + penalties + paid, values + in_values
-    rewards = segment_rewards(deltas, values)
-    rest = gae + (in_values - in_baselines)
+    rewards, rest = segment_rewards(deltas, values), gae + (in_values - in_baselines)
     per_segment, tokens, baselines = _measured(config, evidence, earned, baseline, baselines, deltas, rest)
     baselines = baselines + in_baselines
     found.fit.remember()
