@@ -71,6 +71,8 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "learning_greedy_4": Entry("validated with the most probable tokens too: 4 prompts × 4", LEARNING),
         "learning_greedy_1": Entry("… 16 prompts × 1, with credit from true values", LEARNING),
         "learning_greedy_1_faster": Entry("… at twice the rate", LEARNING),
+        "learning_line_rewards_4": Entry("rewards that are sums over lines, at the end: 4 prompts × 4", LEARNING),
+        "learning_line_rewards_1": Entry("… and on the lines that earned them: 16 prompts × 1", LEARNING),
         "gradient": Entry("signal over variance of the gradient, by way of giving credit", GRADIENT),
         "gradient_habits": Entry("the same on the task `habits`", GRADIENT),
         "gradient_chains": Entry("the same on `chains`", GRADIENT),

@@ -9,6 +9,7 @@ system's tuned rate, smoothed over three validations; bands are 95% bootstrap in
 ``shapes.png``: as effect.png, for the same rollouts as few prompts with many each or as many prompts with few (shapes.py).
 ``shapes_lm.png``: the same on a real language model.
 ``ceilings.png``: the same with credit from true values, sampled and greedy (ceilings.py).
+``line_rewards.png``: the same with rewards on the lines that earned them (line_rewards.py).
 ``shape_signal.png``: signal over variance of such steps (shape_signal.py), GRPO with 4 × 4 = 1.
 """
 
@@ -25,6 +26,7 @@ from ceilings import STUDY as CEILINGS
 from ceilings import by
 from learn.curves import Curves, smoothed
 from learn.statistics import mean_band
+from line_rewards import STUDY as LINE_REWARDS
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from shapes import LANGUAGE_MODEL, SHARES, TINY, Study, found_curves
@@ -79,6 +81,13 @@ SHAPES: dict[tuple[str, str], Style] = {
     ("16 × 1", "reinforce_plus_plus"): ("REINFORCE++, 16 × 1", "#d9600a", "--"),
     ("16 × 1", "rredcot"): ("rredcot, default, 16 × 1", "#1f6fb4", "-"),
     ("16 × 1", "low_variance"): ("low_variance, 16 × 1", "#2a7f4f", "--"),
+}
+LINE_CURVES: dict[tuple[str, str], Style] = {
+    ("4 × 4", "grpo"): SHAPES["4 × 4", "grpo"],
+    ("16 × 1", "rredcot"): SHAPES["16 × 1", "rredcot"],
+    ("16 × 1", "line_rewards_reinforce_plus_plus"): ("REINFORCE++, rewards on lines, 16 × 1", "#8a6d3b", "--"),
+    ("16 × 1", "line_rewards"): ("the default, rewards on lines, 16 × 1", "#2a7f4f", "-"),
+    ("16 × 1", "line_rewards_lam50"): ("… with lam_turn_rewards: 0.5", "#2a7f4f", ":"),
 }
 CEILING_CURVES: dict[tuple[str, str], Style] = {
     ("4 × 4", "grpo"): SHAPES["4 × 4", "grpo"],
@@ -202,6 +211,16 @@ def draw_shapes(output: Path, studies: list[tuple[Study, dict[str, str]]]) -> No
     _draw_learning(output, panels)
 
 
+def draw_line_rewards(output: Path) -> None:
+    """A panel per task, a curve per system."""
+    found = found_curves(LINE_REWARDS, RESULTS)
+    panels = {
+        family: [(*_smoothed(found[key][family]), style) for key, style in LINE_CURVES.items()]
+        for family in LINE_REWARDS.families
+    }
+    _draw_learning(output, panels)
+
+
 def draw_ceilings(output: Path) -> None:
     """A panel per task and way of answering, a curve per system."""
     found, panels = found_curves(CEILINGS, RESULTS), {}
@@ -229,7 +248,7 @@ def _draw_learning(output: Path, panels: dict[str, list[tuple[np.ndarray, np.nda
         axis.spines[["top", "right"]].set_visible(False)
     axes[0, 0].set_ylabel("held-out accuracy")
     lines, labels = axes[0, 0].get_legend_handles_labels()
-    columns = 2 if len(panels) == 1 else len(lines) if len(lines) < 5 else 3
+    columns = 2 if len(panels) < 3 else len(lines) if len(lines) < 5 else 3
     figure.legend(lines, labels, loc="outside lower center", ncols=columns, frameon=False)
     _save(figure, output)
 
@@ -253,4 +272,5 @@ if __name__ == "__main__":
     draw_shapes(folder / "shapes.png", [(TINY, titles), (SHARES, shares)])
     draw_shapes(folder / "shapes_lm.png", [(LANGUAGE_MODEL, {"words": "words, SmolLM2-135M-Instruct"})])
     draw_ceilings(folder / "ceilings.png")
+    draw_line_rewards(folder / "line_rewards.png")
     draw_shape_signals(folder / "shape_signal.png")

@@ -139,9 +139,8 @@ class Options:
     lam_turn_rewards: float | None = option(
         None,
         Number(0.0, 1.0, optional=True),
-        "As lam, for rewards before the last token that turn_rewards keeps on their segments; null for lam. Below 1 a "
-        "segment is judged more by what it was paid itself: much less variance, and bias as far as segments decide what "
-        "later ones are paid. What is expected of them knows nothing of the policy's confidence.",
+        "As lam, for rewards before the last token; null for lam. Below 1 a segment is judged more by what it was paid "
+        "itself: less variance, and bias where it decides what later ones are paid.",
     )
     credit_weight: float = option(
         0.0,

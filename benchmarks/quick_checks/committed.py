@@ -71,6 +71,15 @@ COMMANDS = {
             ("1_faster", 1, "grpo rredcot true_credit", "2e-4"),
         )
     },
+    **{
+        f"learning_line_rewards_{group}": f"python benchmarks/learning.py --prompts {16 // group} --group {group} --families shares "
+        f"rungs --systems {systems} --rates 1e-4 --tuning-seeds --seeds 0 1 2 3 4 "
+        f"--output benchmarks/results/learning_line_rewards_{group}.json"
+        for group, systems in (
+            (4, "grpo"),
+            (1, "rredcot reinforce_plus_plus line_rewards line_rewards_lam50 line_rewards_reinforce_plus_plus"),
+        )
+    },
     "shape_signal_shares": "python benchmarks/shape_signal.py --families shares "
     "--output benchmarks/results/shape_signal_shares.json",
     **{

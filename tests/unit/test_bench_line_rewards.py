@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -12,6 +13,9 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import learning
+import line_rewards
+import page_figures
+import shapes
 from lab.rollouts import with_signals
 from lab.store import Store
 from lab.tasks import FAMILIES
@@ -55,3 +59,24 @@ def test_where_lines_earn_nothing_it_is_refused_before_anything_runs(
         "--systems line_rewards: lines earn nothing of their own in chains; choose --families of shares, rungs"
         in (capsys.readouterr().err)
     )
+
+
+def test_the_pages_have_the_rows_and_the_intervals_of_the_committed_results() -> None:
+    found = shapes.found_curves(line_rewards.STUDY)
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "evidence" / "learning.md").read_text("utf-8").replace("−", "-")
+    rows = line_rewards.table(found).splitlines()
+    assert len(rows) == 7 and not [row for row in rows if row not in page.splitlines()]
+    section = page.partition("## Rewards on single lines")[2].partition("\n## ")[0]
+    cited, printed = re.findall(r"-?\d\.\d+ \[[^]]+\]", section), line_rewards.intervals(found)
+    assert len(cited) == 8 and not [number for number in cited if number not in printed]
+    assert set(page_figures.LINE_CURVES) <= set(found)
+    for own in found.values():
+        for curves in own.values():
+            assert curves.seeds.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_rewards_at_the_end_are_learned_from_as_before() -> None:
+    own, before = shapes.found_curves(line_rewards.STUDY), shapes.found_curves(shapes.SHARES)
+    for key in (("4 × 4", "grpo"), ("16 × 1", "rredcot"), ("16 × 1", "reinforce_plus_plus")):
+        assert shapes.finals(own[key]["shares"]) == shapes.finals(before[key]["shares"])
