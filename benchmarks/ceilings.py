@@ -14,7 +14,7 @@ from dataclasses import replace
 from learn.curves import Curves, reach
 from learn.statistics import paired_difference
 from learn.summary import shown
-from shapes import GRPO, Found, Study, cell_of, finals, found_curves
+from shapes import GRPO, Found, Study, cell_of, family_table, finals, found_curves
 
 SYSTEMS = {
     "grpo": "stock GRPO: no baseline",
@@ -43,13 +43,7 @@ def by(measure: str, curves: Curves) -> Curves:
 
 def table(found: Found) -> str:
     """A line per system at the rate of GRPO in groups; a cell has the steps to that one's final accuracy, sampled / greedy."""
-    lines = [f"| credit | {' | '.join(f'`{family}`' for family in STUDY.families)} |"]
-    lines.append("| --- " * (len(STUDY.families) + 1) + "|")
-    for (shape, system), own in found.items():
-        if shape == BASE:
-            cells = [_cell(own[family], found[GROUPS, GRPO][family]) for family in STUDY.families]
-            lines.append(f"| {SYSTEMS[system]} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    return family_table(STUDY, found, BASE, "credit", _cell)
 
 
 def _cell(own: Curves, base: Curves) -> str:

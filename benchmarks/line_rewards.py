@@ -8,10 +8,10 @@ it stands on the lines that earned it, in the others at the end.
 
 from __future__ import annotations
 
-from learn.curves import reach
+from learn.curves import Curves, reach
 from learn.statistics import paired_difference
 from learn.summary import shown
-from shapes import GRPO, Found, Study, cell_of, finals, found_curves
+from shapes import GRPO, Found, Study, cell_of, family_table, finals, found_curves
 
 SYSTEMS = {
     "grpo": "GRPO",
@@ -29,15 +29,11 @@ STUDY = Study(
 
 def table(found: Found) -> str:
     """A line per system with one rollout of each prompt: steps to the final accuracy of GRPO in groups."""
-    lines = [f"| reward, with 16 × 1 | {' | '.join(f'`{family}`' for family in STUDY.families)} |"]
-    lines.append("| --- " * (len(STUDY.families) + 1) + "|")
-    for (shape, system), own in found.items():
-        if shape == ALONE:
-            cells = [
-                cell_of([reach(own[family], found[GROUPS, GRPO][family], "step")]) for family in STUDY.families
-            ]
-            lines.append(f"| {SYSTEMS[system]} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    return family_table(STUDY, found, ALONE, "reward, with 16 × 1", _cell)
+
+
+def _cell(own: Curves, base: Curves) -> str:
+    return cell_of([reach(own, base, "step")])
 
 
 def intervals(found: Found) -> str:

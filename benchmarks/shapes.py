@@ -9,7 +9,7 @@ intervals, and final accuracy minus that of the run with the same seed, against 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -102,6 +102,18 @@ def _cell(study: Study, found: Found, key: tuple[str, str]) -> str:
 def cell_of(entries: list[Interval]) -> str:
     """Steps to a level over those of the base, as a cell of a table."""
     return " / ".join(f"{entry['value']:.2f}" if entry["reached"] else "> 1" for entry in entries)
+
+
+def family_table(study: Study, found: Found, shape: str, head: str, cell: Callable[[Curves, Curves], str]) -> str:
+    """A line per system that has runs in this shape, a column per family; ``cell`` of its runs and GRPO's in the first base."""
+    lines = [f"| {head} | {' | '.join(f'`{family}`' for family in study.families)} |"]
+    lines.append("| --- " * (len(study.families) + 1) + "|")
+    base = found[study.bases[0], GRPO]
+    for (other, system), own in found.items():
+        if other == shape:
+            cells = [cell(own[family], base[family]) for family in study.families]
+            lines.append(f"| {study.systems[system]} | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def gains(study: Study, found: Found, base: str) -> str:

@@ -30,7 +30,7 @@ from rredcot_plugin.credit.redistribution import (
     spread_to_tokens,
     sum_per_segment,
 )
-from rredcot_plugin.credit.turn_rewards import TurnRewards, on_the_way, terms
+from rredcot_plugin.credit.turn_rewards import TurnRewards, known_to_baselines, terms
 from rredcot_plugin.groups import Outcomes, group_stats
 from rredcot_plugin.segmenters.lookahead import LookaheadWatch
 from rredcot_plugin.state_numbers import StateNumbers
@@ -89,8 +89,8 @@ def assign_credit(
     report |= {"rredcot/fallback/nonfinite_reward/mean": metric.share(~outcomes.finite)} | found.notes
     values = torch.where(segments.exists & outcomes.finite[:, None], found.values, 0.0)
     whole = found.given or config.has_critic
-    paid_on = on_the_way(way, segments.num_segments, config.lam if whole else config.lam_on_the_way)
-    evidence = Evidence(rollouts, segments, outcomes, values, found.fit, states.gradient_norm_proxy, *paid_on)
+    known = known_to_baselines(way, segments.num_segments, config.lam if whole else config.lam_on_the_way)
+    evidence = Evidence(rollouts, segments, outcomes, values, found.fit, states.gradient_norm_proxy, *known)
     baseline = _baseline(config, evidence, given=found.given)
     baselines = _baselines(baseline, evidence)
     deltas, of_shapers = _shaped(config, values, segments, outcomes)

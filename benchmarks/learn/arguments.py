@@ -102,10 +102,8 @@ def check_together(args: argparse.Namespace, families: Sequence[str], systems: S
         )
     if args.greedy and args.against_verl:
         raise ValueError("--greedy: not for --against-verl, whose validations are verl's; leave it out")
-    by_lines, graded = (
-        [system.name for system in systems if system.by_lines],
-        [name for name, family in FAMILIES.items() if family.graded],
-    )
+    by_lines = [system.name for system in systems if system.by_lines]
+    graded = [name for name, family in FAMILIES.items() if family.graded]
     if by_lines and not set(families) <= set(graded):
         raise ValueError(
             f"--systems {by_lines[0]}: lines earn nothing of their own in {', '.join(sorted(set(families) - set(graded)))}; "

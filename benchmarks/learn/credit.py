@@ -50,12 +50,12 @@ class Crediter:
     ) -> None:
         """Raises ValueError for a system that reads a reward model, without one."""
         self.system, self.actor, self.seed, self.reward_model = system, actor, seed, reward_model
+        self.segmenter = system.config.build_segmenter()
         if system.kind in WITHOUT_SEGMENTS:
             return
         if system.needs_reward_model and reward_model is None:
             raise ValueError(f"{system.name}: value_estimator=reward_model needs a reward model, got None")
         self.config = config = system.config
-        self.segmenter = config.build_segmenter()
         self.estimator = config.build_value_estimator()
         self.calibrator = config.build_calibrator()
         self.encoder = ProbeEncoder(actor.tokenizer, config.bridge, config.terminator, config.max_probe_tokens)
@@ -63,8 +63,7 @@ class Crediter:
     def __call__(self, batch: LabBatch, step: int) -> StepCredit:
         """Raises ValueError where values are not finite."""
         if self.system.by_lines:
-            cut = self.system.config.build_segmenter()(batch.rows.rollouts)
-            batch = on_lines(self.actor.family, batch, cut)
+            batch = on_lines(self.actor.family, batch, self.segmenter(batch.rows.rollouts))
         if self.system.kind in WITHOUT_SEGMENTS:
             return StepCredit(WITHOUT_SEGMENTS[self.system.kind](batch.rows.rollouts))
         segments: Segments = self.segmenter(batch.rows.rollouts)

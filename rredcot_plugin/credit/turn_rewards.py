@@ -48,7 +48,7 @@ class TurnRewards:
         return segment_gae(changes, num_segments, lam) + self.expected
 
 
-def on_the_way(
+def known_to_baselines(
     way: TurnRewards | None, num_segments: Int[Tensor, " B"], lam: float
 ) -> tuple[Float[Tensor, "B S"], Float[Tensor, "B S"]] | tuple[None, None]:
     """What a baseline is to know of rewards on the way: their returns, and what is expected of them."""
@@ -142,13 +142,13 @@ def _sums_at(
     """
     B, S = place.shape
     ends = (place < NEVER).sum(1, keepdim=True)
-    behind = torch.nn.functional.pad(place, (0, 1), value=NEVER).scatter(1, ends, (turns * S)[:, None])
+    events = torch.nn.functional.pad(place, (0, 1), value=NEVER).scatter(1, ends, (turns * S)[:, None])
     rise = torch.diff(torch.nn.functional.pad(to_go, (1, 1)), dim=1)
-    enters = torch.zeros_like(behind).scatter_(1, ends, -1)
+    enters = torch.zeros_like(events).scatter_(1, ends, -1)
     enters[:, 0] += 1
     stride = S * (int(turns.max()) + 1) if B else 1
-    counted = (behind < NEVER) & valid[:, None]
-    keys, order = (behind + group[:, None] * stride)[counted].sort(stable=True)
+    counted = (events < NEVER) & valid[:, None]
+    keys, order = (events + group[:, None] * stride)[counted].sort(stable=True)
     sums, counts = (torch.nn.functional.pad(x[counted][order].cumsum(0), (1, 0)) for x in (rise, enters))
     asked = place.clamp(max=stride - 1) + group[:, None] * stride
     at = torch.searchsorted(keys, asked, right=True)
