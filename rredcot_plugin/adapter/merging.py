@@ -30,7 +30,14 @@ def merge_summaries(parts: Sequence[BatchSummary], indices: Sequence[Index]) -> 
     for part, index in zip(parts, indices, strict=True):
         outcomes[index] = part.outcomes
     lookahead = next((part.lookahead for part in parts if part.lookahead), None)
-    return BatchSummary(levels, style, outcomes, sum(part.tokens for part in parts), lookahead)
+    width = levels[-1].segment_ids.shape[1]
+    said = [
+        torch.zeros(len(index), 0) if part.moved is None else part.moved
+        for part, index in zip(parts, indices, strict=True)
+    ]
+    moved = merge_states(said, indices, width) if any(part.shape[1] for part in said) else None
+    tokens, unread = sum(part.tokens for part in parts), sum(part.unread for part in parts)
+    return BatchSummary(levels, style, outcomes, tokens, lookahead, moved, unread)
 
 
 def merge_segments(parts: Sequence[Segments], indices: Sequence[Index]) -> Segments:

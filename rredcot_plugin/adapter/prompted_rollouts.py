@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -45,7 +45,8 @@ class PromptedRollouts:
     A session has several ``outputs`` where its context was rewritten between them. Its row is then their responses one
     after another, with masked columns between: one outcome, one sequence of segments. A state of output j is *its* prompt
     and what of *its* response stands before the state. ``outputs`` is None where every session has one. ``prompts`` are those of
-    the first outputs, ``prompt_tails`` the ends of all prompts of a session one after another.
+    the first outputs, ``prompt_tails`` the ends of all prompts of a session one after another. ``told`` is what the reward
+    function said of parts of each response (`adapter.process_rewards`), None where it said nothing of any.
     """
 
     rollouts: Rollouts
@@ -53,6 +54,7 @@ class PromptedRollouts:
     prompt_tails: list[str]
     lengths: list[int]
     outputs: list[list[Output]] | None = None
+    told: list[Any] | None = None
 
     @property
     def token_ids(self) -> Int[Tensor, "B T"]:
@@ -117,4 +119,5 @@ class PromptedRollouts:
         prompts, tails = [self.prompts[i] for i in index], [self.prompt_tails[i] for i in index]
         outputs = None if self.outputs is None else [self.outputs[i] for i in index]
         lengths = [self.lengths[i] for i in index]
-        return PromptedRollouts(self.rollouts.take(index), prompts, tails, lengths, outputs)
+        told = None if self.told is None else [self.told[i] for i in index]
+        return PromptedRollouts(self.rollouts.take(index), prompts, tails, lengths, outputs, told)

@@ -20,10 +20,25 @@ Index = list[int]
 class BatchSummary:
     """What the whole batch has to know of a part before probes are placed: segments of every level, coarse to fine, how
     its responses answer, what they earned that is to be redistributed, and tokens of prompts and responses. ``lookahead`` says why the segmenter's
-    boundaries are no stopping times; None where no reason is known."""
+    boundaries are no stopping times; None where no reason is known. ``moved`` is what `process_rewards.moves` found to be
+    added to the rewards, and ``unread`` of how many rows not all could be read."""
 
     levels: list[Segments]
     style: AnswerStyle
     outcomes: Float[Tensor, " B"]
     tokens: int
     lookahead: str | None = None
+    moved: Float[Tensor, "B T"] | None = None
+    unread: int = 0
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """What a step logs of it."""
+        traces = max(1, len(self.outcomes))
+        return {
+            "rredcot/segments/inexact/mean": float(self.lookahead is not None),
+            "rredcot/credit/process_rewards/mean": 0.0
+            if self.moved is None
+            else float(self.moved.abs().sum()) / 2 / traces,
+            "rredcot/fallback/process_rewards/mean": self.unread / traces,
+        }

@@ -83,6 +83,8 @@ CREDIT = Section("Credit", "", (
     Metric("rredcot/credit/segment_advantage", "scaled", "Advantage of a segment, after scaling.",
            "within ±5; the mean is above 0 with baseline: least_variance and near 0 with baseline: value",
            "Larger: see scale, and whether groups have nearly equal rewards.", ALL),
+    Metric("rredcot/credit/process_rewards", "reward", "What process_rewards moved from the end of a trace to the tokens that "
+           "earned it, absolute values.", "above 0 if your reward function returns them", "", MEAN),
     Metric("rredcot/credit/negative_share", "0 to 1", "Share of segments with negative credit.", "0.2 to 0.8", "", MEAN),
     Metric("rredcot/credit/answer_share", "0 to 1", "Share of a trace's |δ| that falls on its answer segment.",
            "below 0.9", "Near 1 nothing is redistributed: values do not see the outcome coming.", MEAN),
@@ -127,6 +129,8 @@ FALLBACKS = Section("Fall-backs", "Shares of the traces of a step, unless the me
     Metric("rredcot/fallback/group_mean", "0 to 1", "Boundaries start from the mean of the group, for whatever reason.",
            "near 0", "See the other fall-backs.", MEAN),
     Metric("rredcot/fallback/no_state_value", "0 to 1", "Share of later turns without a state_value.", "0", "", MEAN),
+    Metric("rredcot/fallback/process_rewards", "0 to 1", "Share of traces with process_rewards that are no pairs of a character "
+           "and a number; what can be read of them counts.", "0", "", MEAN),
     Metric("rredcot/fallback/answer_too_long", "0 to 1", "Share of proposals that exceed max_probe_tokens and are dropped.",
            "0", "Raise max_probe_tokens, and set length_normalize for answers of more than some ten tokens.", MEAN),
     Metric("rredcot/fallback/uncalibrated", "0 or 1", "All outcomes of the step and the window are equal, so that there is "

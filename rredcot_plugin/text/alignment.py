@@ -35,11 +35,13 @@ def _byte_level_alphabet() -> dict[str, int]:
 class TokenBytes:
     """The bytes of every token of a vocabulary of V: ``data[start[i]:start[i + 1]]`` for token i.
 
-    Entry V + i is token i as the first of a text, where SentencePiece decoders leave its space out.
+    Entry V + i is token i as the first of a text, where SentencePiece decoders leave its space out. ``special`` are the
+    tokens that a decoder leaves out that is asked to skip special ones.
     """
 
     data: NDArray[np.uint8]
     start: NDArray[np.int64]
+    special: tuple[int, ...] = ()
 
     @classmethod
     def from_tokenizer(cls, tokenizer: Any) -> TokenBytes:
@@ -64,7 +66,8 @@ class TokenBytes:
         pieces = [read(t, first) if t is not None else b"" for first in (False, True) for t in tokens]
         start = np.zeros(len(pieces) + 1, dtype=np.int64)
         np.cumsum([len(piece) for piece in pieces], out=start[1:])
-        table = cls(np.frombuffer(b"".join(pieces), dtype=np.uint8), start)
+        special = tuple(i for i, token in backend.get_added_tokens_decoder().items() if token.special)
+        table = cls(np.frombuffer(b"".join(pieces), dtype=np.uint8), start, special)
         table._check(tokenizer, np.array([i for i, t in enumerate(tokens) if t is not None]))
         return table
 
@@ -109,6 +112,14 @@ class TokenBytes:
         # a token without bytes at the very end stands behind the last character, not on it
         first = np.where((lengths == 0) & (ends == total), last, first)
         return re.sub("[\udc80-\udcff]", REPLACEMENT, text), np.stack([first, last], axis=1)
+
+    def shown_starts(self, token_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(n,): the first character of each token in the text without special tokens, which is what verl decodes for reward
+        functions; a special token stands before the character that follows it."""
+        _, spans = self.align(token_ids)
+        hidden = np.where(np.isin(token_ids, self.special), spans[:, 1] - spans[:, 0], 0)
+        starts: NDArray[np.int64] = spans[:, 0] - (np.cumsum(hidden) - hidden)
+        return starts
 
 
 def _first_bytes(text: str) -> NDArray[np.int64]:

@@ -20,12 +20,16 @@ def demo_inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
 
 HOSTILE_REWARD = '''
 def compute_score(data_source, solution_str, ground_truth, extra_info=None, **kwargs):
-    """What a careless user writes: NaN for one answer in two, infinity for others, a share of digits for the rest."""
+    """What a careless user writes: NaN for one answer in two, infinity for others, a share of digits for the rest; lines
+    that earned something that is no number, or stand nowhere."""
+    said = [None, "[[", '[["a", 1], [9999999, 0.5]]', "[[1, 1e39]]"][len(solution_str) % 4]
     if len(solution_str) % 2 == 0:
-        return float("nan")
-    if len(solution_str) % 3 == 0:
-        return float("inf")
-    return sum(c.isdigit() for c in solution_str) / max(1, len(solution_str))
+        score = float("nan")
+    elif len(solution_str) % 3 == 0:
+        score = float("inf")
+    else:
+        score = sum(c.isdigit() for c in solution_str) / max(1, len(solution_str))
+    return {"score": score, "process_rewards": said}
 '''
 
 

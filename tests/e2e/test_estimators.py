@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import os
 from pathlib import Path
@@ -11,6 +12,7 @@ import pandas as pd
 import pytest
 
 from tests.contract.test_prefix_scores import save_reward_model
+from tests.e2e import line_rewards
 from tests.e2e.harness import Inputs, Run, train
 
 pytestmark = pytest.mark.e2e
@@ -32,10 +34,14 @@ def assert_sound(run: Run, steps: int) -> None:
 
 def test_monte_carlo_and_extensions_of_users(demo_inputs: Inputs, tmp_path: Path) -> None:
     """Continuations through the rollout server, mixed with an estimator by dotted path; a segmenter by file, a
-    shaper by decorator. Trees grow on the first step for the second."""
+    shaper by decorator; a reward function that says which lines earned what. Trees grow on the first step for the
+    second."""
     run = train(
-        demo_inputs,
+        dataclasses.replace(demo_inputs, reward=Path(line_rewards.__file__)),
         tmp_path,
+        f"+algorithm.rredcot.dump_dir={tmp_path}/dumps",
+        "+algorithm.rredcot.dump_every=1",
+        "actor_rollout_ref.rollout.val_kwargs.n=2",
         "algorithm.adv_estimator=rredcot",
         f"+algorithm.rredcot.segmenter={{path: {EXAMPLES}/02_custom_segmenter.py, name: AfterEquals}}",
         "+algorithm.rredcot.value_estimator=mixture",
@@ -57,6 +63,14 @@ def test_monte_carlo_and_extensions_of_users(demo_inputs: Inputs, tmp_path: Path
         assert step["rredcot/credit/shaping_residual/max"] < 1e-5
     first, second = (run.steps[number]["rredcot/value/trees_share/mean"] for number in (1, 2))
     assert first == 0 < second < 0.5
+    for number, step in run.steps.items():
+        dumps = [json.loads(line) for line in (tmp_path / f"dumps/{number}.jsonl").read_text().splitlines()]
+        texts = ["".join(segment["text"] for segment in trace["segments"]) for trace in dumps]
+        moved = [line_rewards.EARNS * len(line_rewards.right_lines(text)) for text in texts]
+        assert step["rredcot/credit/process_rewards/mean"] == pytest.approx(sum(moved) / len(texts)) and any(moved)
+        assert step["rredcot/fallback/process_rewards/mean"] == 0
+        for trace, own in zip(dumps, moved, strict=True):
+            assert trace["reward"] - own == pytest.approx(round(trace["reward"] - own)), "0 or 1 for the answer"
 
 
 @pytest.mark.nightly

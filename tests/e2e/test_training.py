@@ -165,6 +165,7 @@ def test_nothing_a_model_or_a_reward_function_does_stops_the_run(hostile_inputs:
     assert run.code == 0, run.tail()
     for step in run.steps.values():
         assert step["rredcot/fallback/nonfinite_reward/mean"] > 0
+        assert step["rredcot/fallback/process_rewards/mean"] > 0
         assert math.isfinite(step["actor/grad_norm"])
         assert math.isfinite(step["critic/advantages/mean"])
         assert all(math.isfinite(value) for name, value in step.items() if name.startswith("rredcot/"))

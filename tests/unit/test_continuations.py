@@ -118,6 +118,28 @@ def test_traces_with_tool_output_have_no_values() -> None:
     assert torch.isfinite(found[0, 2])
 
 
+@pytest.mark.parametrize("keeps", [True, False])
+def test_what_stays_on_single_lines_is_no_part_of_what_a_state_is_worth(keeps: bool) -> None:
+    """A continuation's score holds the rewards of its lines too, those of the lines before the state among them."""
+
+    class Telling(Rewards):
+        @staticmethod
+        async def remote(data):
+            found = await Rewards.compute_score.remote(data)
+            return {**found, "reward_extra_info": {"process_rewards": "[[1, 0.25], [2, 0.5], [3, null]]"}}
+
+        compute_score = SimpleNamespace(remote=remote)
+
+    telling = trainer(Server())
+    telling.get_reward_handles = lambda: [Telling()]
+    step_rows, segments = rows()
+    found, _ = Continuations(telling, MonteCarloEstimator(samples=4), keeps=keeps).values(
+        3, step_rows, FIELDS, segments, first_state=1
+    )
+    plain, _ = run(Server(), samples=4)
+    assert torch.allclose(found, plain - (0.75 if keeps else 0.0), equal_nan=True)
+
+
 def test_a_server_that_fails_every_time_stops_the_run() -> None:
     with pytest.raises(RuntimeError, match="no continuation of 4 succeeded") as caught:
         run(Server(fails=True), samples=2)

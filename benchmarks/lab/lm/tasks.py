@@ -138,6 +138,8 @@ LM_FAMILIES: dict[str, Family] = {
                written(_total_lines), accepts_equal, line_is(_total_lines), max_response_tokens=64),
         Family("words", LM, "list of words; own mistakes", stream(_make_words, "_make_words"),
                written(_word_lines), accepts_equal, line_is(_word_lines), max_response_tokens=64),
+        Family("ranks", LM, "words again, a third of the reward each line; own mistakes", stream(_make_words, "_make_words"),
+               written(_word_lines), accepts_equal, line_is(_word_lines), graded=True, by_lines=True, max_response_tokens=64),
         Family("functions", LM, "multi-line Python, run in the sandbox; own mistakes",
                stream(make_function, "make_function"), write_function, accepts_function, right_function,
                whole=True, max_response_tokens=120),

@@ -11,6 +11,7 @@ import torch
 import transfer_queue as tq
 from tensordict import TensorDict
 
+from rredcot_plugin.adapter.process_rewards import FIELD as PROCESS_REWARDS
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.integrations.verl import transfer_fields
 from rredcot_plugin.types import Rollouts
@@ -83,7 +84,7 @@ class BatchSource:
         ``log_probs`` are the rollout engine's, where it recorded them; a NaN among them counts as 0. References
         are the column of that name in the data set, or that key of its ``extra_info``.
         """
-        data = self._get([*FIELDS, self.reference_column])
+        data = self._get([*FIELDS, "extra_fields", PROCESS_REWARDS, self.reference_column])
         lengths = data["responses"].offsets().diff().tolist()
         width = max([1, *lengths])
         mask = padded(data["response_mask"], width).bool()
@@ -98,7 +99,11 @@ class BatchSource:
             references=column_entries(data.get(self.reference_column, None))
             or entries_of(data.get("extra_info", None), self.reference_column),
         )
-        return PromptedRollouts(rollouts, list(data["prompts"].unbind()), [""] * len(lengths), lengths)
+        said = entries_of(entries_of(data.get("extra_fields", None), "reward_extra_info"), PROCESS_REWARDS)
+        told = column_entries(data.get(PROCESS_REWARDS, None)) or said
+        return PromptedRollouts(
+            rollouts, list(data["prompts"].unbind()), [""] * len(lengths), lengths, told=said_at_all(told)
+        )
 
     def signals(self, width: int) -> dict[str, torch.Tensor]:
         """The actor's ``log_probs`` and ``entropies`` (rows, width), those that there are."""
@@ -151,6 +156,11 @@ def open_rows(batch: Any, rows: Sequence[int], *, reference_column: str = "refer
 def column_entries(column: Any) -> list[Any] | None:
     """A column of the data set without verl's wrappers; None where there is no such column."""
     return None if column is None else [getattr(entry, "data", entry) for entry in column]
+
+
+def said_at_all(column: list[Any] | None) -> list[Any] | None:
+    """The column; None where no row has anything in it."""
+    return column if column and any(entry is not None for entry in column) else None
 
 
 def entries_of(column: Any, key: str) -> list[Any] | None:

@@ -19,6 +19,8 @@ from tqdm import tqdm
 from verl.protocol import DataProto
 from verl.workers.rollout.replica import TokenOutput
 
+from rredcot_plugin.adapter.process_rewards import FIELD as PROCESS_REWARDS
+from rredcot_plugin.adapter.process_rewards import parse
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.credit.metrics import share
 from rredcot_plugin.integrations.verl.replay import DifferentReplayError, State, ToolLoop
@@ -48,12 +50,13 @@ class Continuations:
 
     States with the same tokens before them are continued once. The seed of a request is a hash of
     ``seed``, the step, the tokens before the state and the number of the sample, so it does not depend on the
-    order of rows or on how many states there are.
+    order of rows or on how many states there are. ``keeps``: ``process_rewards`` stay where they were earned, and what a
+    continuation is worth is the rest.
     """
 
-    def __init__(self, trainer: Any, estimator: MonteCarloEstimator) -> None:
+    def __init__(self, trainer: Any, estimator: MonteCarloEstimator, *, keeps: bool = True) -> None:
         rollout = trainer.config.actor_rollout_ref.rollout
-        self.estimator = estimator
+        self.estimator, self.keeps = estimator, keeps
         self.client = trainer.get_llm_client()
         self.reward_workers = trainer.get_reward_handles()
         self.response_length = int(rollout.response_length)
@@ -206,7 +209,8 @@ class Continuations:
             data = reward_input(trace.prompt_ids, trace.response_ids, {**fields, **told})
         worker = self.reward_workers[seed % len(self.reward_workers)]
         result = await worker.compute_score.remote(data)
-        return float(result["reward_score"])
+        said = (result.get("reward_extra_info") or {}).get(PROCESS_REWARDS) if self.keeps else None
+        return float(result["reward_score"]) - sum(reward for _, reward in parse(said)[0])
 
 
 def request_seed(seed: int, step: int, ids: Sequence[int], sample: int) -> int:

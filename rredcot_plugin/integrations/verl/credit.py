@@ -30,6 +30,8 @@ def credit_of_step(
     ids = state.segments.segment_ids
     mask = ids != MASKED
     active = onto_unmasked(fit_width(rewards_of_sessions(state, rewards), ids), mask)
+    if state.summary.moved is not None:
+        active = active + state.summary.moved
     if state.rows is None:
         rollouts = Rollouts(None, mask, active, state.group_ids, versions=state.versions)
     else:

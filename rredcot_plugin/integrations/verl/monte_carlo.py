@@ -30,8 +30,10 @@ class MonteCarloHook:
         open_rows: OpenRows,
         segmenter: Callable[[PromptedRollouts], Segments],
         first_state: int,
+        *,
+        keeps: bool = True,
     ) -> None:
-        self._trainer, self._estimator = trainer, estimator
+        self._trainer, self._estimator, self._keeps = trainer, estimator, keeps
         self._open, self._segmenter, self._first_state = open_rows, segmenter, first_state
         self._continuations: Continuations | None = None
         self._sampled: Any = None
@@ -57,7 +59,7 @@ class MonteCarloHook:
             return
         with marked_timer("rredcot_monte_carlo", getattr(self._trainer, "timing_raw", {})):
             if self._continuations is None:
-                self._continuations = Continuations(self._trainer, self._estimator)
+                self._continuations = Continuations(self._trainer, self._estimator, keeps=self._keeps)
             roles = row_roles(batch.keys, batch.tags)
             plane = as_sessions(self._open(batch, roles.active), layout_of(batch, roles))
             rows, fields = plane.rows(), plane.reward_fields()

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from verl.utils import tensordict_utils as tu
 
+from rredcot_plugin.adapter.process_rewards import FIELD as PROCESS_REWARDS
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.integrations.verl import transfer_fields
-from rredcot_plugin.integrations.verl.batch import REWARD_FIELDS, entries_of, onto_unmasked
+from rredcot_plugin.integrations.verl.batch import REWARD_FIELDS, entries_of, onto_unmasked, said_at_all
 from rredcot_plugin.types import Rollouts
 
 SIGNALS = {"old_log_probs": "log_probs", "entropys": "entropies"}
@@ -81,7 +82,8 @@ class ProtoSource:
             references=self._column(self.reference_column) or self._entries("extra_info", self.reference_column),
         )
         own = [prompts[row][attention[row, : prompts.shape[1]]].cpu() for row in self.index]
-        return PromptedRollouts(rollouts, own, [""] * len(lengths), lengths)
+        told = said_at_all(self._column(PROCESS_REWARDS))
+        return PromptedRollouts(rollouts, own, [""] * len(lengths), lengths, told=told)
 
     def signals(self, width: int) -> dict[str, torch.Tensor]:
         found = self.batch.signals

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from typing import Any
 
@@ -10,6 +11,7 @@ from verl.utils.debug import marked_timer
 from rredcot_plugin.adapter.data_plane import OpenRows
 from rredcot_plugin.adapter.output_cuts import build_levels
 from rredcot_plugin.adapter.probe_plan import plan_metrics
+from rredcot_plugin.adapter.process_rewards import moved
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.baselines.base import needs_of
 from rredcot_plugin.config import RRedCoTConfig
@@ -60,7 +62,10 @@ class StepReader:
                 self.scorer = PrefixScorer(trainer, leaf)
             if isinstance(leaf, MonteCarloEstimator):
                 first_state = 1 if settings.prior_from_group else 0
-                self.monte_carlo = MonteCarloHook(trainer, leaf, open_rows, self._segments, first_state)
+                keeps = settings.turn_rewards == "keep"
+                self.monte_carlo = MonteCarloHook(
+                    trainer, leaf, open_rows, self._segments, first_state, keeps=keeps
+                )
 
     def _segments(self, rows: PromptedRollouts) -> Segments:
         assert self.table is not None
@@ -76,10 +81,10 @@ class StepReader:
         rows = credit_workers.rows
         if rows is None and needs_rows:
             rows = plane.rows()
+            rows = dataclasses.replace(rows, rollouts=moved(rows.rollouts, summary.moved))
             rows = rows.read(self.table) if self.reads_texts else rows
-        metrics.update(plan_metrics(plan, summary.tokens) | roles.metrics)
+        metrics.update(plan_metrics(plan, summary.tokens) | roles.metrics | summary.metrics)
         metrics["rredcot/driver/workers/mean"] = float(credit_workers.processes)
-        metrics["rredcot/segments/inexact/mean"] = float(summary.lookahead is not None)
         if summary.lookahead and not self._warned:
             self._warned = True
             logger.warning(INEXACT, self.settings.segmenter, summary.lookahead)

@@ -117,7 +117,8 @@ class SessionPlane:
             places = zip(self.layout.starts(session), lengths, self.layout.numbers[session], strict=True)
             outputs.append([Output(next(prompts), *place) for place in places])
         first = [session[0].prompt for session in outputs]
-        return PromptedRollouts(rollouts, first, [""] * len(first), self.layout.totals, outputs)
+        told = None if found.told is None else self._of_last(found.told)
+        return PromptedRollouts(rollouts, first, [""] * len(first), self.layout.totals, outputs, told)
 
     def signals(self, width: int) -> dict[str, torch.Tensor]:
         found = self.source.signals(self._widest)
