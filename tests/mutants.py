@@ -45,7 +45,7 @@ def _file_of(test: str) -> str:
 
 CREDIT, VALUES, CUTS = "unit/test_redistribution.py", "unit/test_values.py", "unit/test_segmenters.py"
 FITS, WINDOW = "unit/test_calibration.py", "unit/test_window.py"
-TURNS = "unit/test_turn_rewards.py"
+TURNS, TOLD = "unit/test_turn_rewards.py", "unit/test_process_rewards.py"
 LATER = "unit/test_later_segments.py"
 ESTIMATORS, REMEMBERED, CONTINUED = (
     "unit/test_estimators.py",
@@ -127,6 +127,11 @@ MUTANTS = (
     Mutant("rewards on the way count for later turns", "credit/turn_rewards.py", "paid.double().flip(1).cumsum(1).flip(1)", "paid.double().flip(1).cumsum(1).flip(1)[:, :1].expand_as(paid)", (TURNS,)),
     Mutant("a sibling that has ended counts", "credit/turn_rewards.py", "(turns * S)[:, None]", "(turns.max() * S).expand_as(turns)[:, None]", (TURNS,)),
     Mutant("broken rewards on the way are thrown away", "credit/turn_rewards.py", "before_last &= torch.isfinite(rollouts.outcomes)[:, None]", "before_last &= True", (TURNS,)),
+    Mutant("special tokens are characters", "text/alignment.py", "starts: NDArray[np.int64] = spans[:, 0] - (np.cumsum(hidden) - hidden)", "starts: NDArray[np.int64] = spans[:, 0]", (TOLD,)),
+    Mutant("a line's reward stands on the token after it", "adapter/process_rewards.py", 'side="left") - 1', 'side="left")', (TOLD,)),
+    Mutant("what a line earned is paid at the end again", "adapter/process_rewards.py", "own[mask[row].nonzero()[-1]] -= paid.sum()", "pass", (TOLD,)),
+    Mutant("verl's rewards keep them at the end", "integrations/verl/credit.py", "active = active + state.summary.moved", "pass", ("contract/test_process_rewards.py",)),
+    Mutant("a continuation is worth the lines before it", "integrations/verl/continuations.py", "- sum(reward for _, reward in parse(said)[0])", "", (CONTINUED,)),
     Mutant("the KL penalty is redistributed", VERL + "credit.py", "penalties_of(active - before.rewards) if kl_in_reward else None", "None", steps("a_kl_penalty_stays_on_its_tokens")),
     Mutant("the actor's signals are dropped", VERL + "credit.py", "state.signals.get(name) for name", "None for name", steps("signals_are_the_actors_and_keep_their_names")),
     Mutant("a fresh calibrator for every step", VERL + "runner.py", "self.settings, self.calibrator, kl_in_reward", "self.settings, self.settings.build_calibrator(), kl_in_reward", steps("the_window_is_kept_from_step_to_step")),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rredcot_plugin.adapter.merging import merge_numbers, merge_plans, merge_summaries
 from rredcot_plugin.adapter.output_cuts import build_levels
 from rredcot_plugin.adapter.probe_plan import ProbePlan, place_probes, redistributed
-from rredcot_plugin.adapter.process_rewards import moved, moves
+from rredcot_plugin.adapter.process_rewards import placed
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.adapter.summary import BatchSummary, Index
 from rredcot_plugin.config import RRedCoTConfig
@@ -51,8 +51,7 @@ class GroupWork:
 
     def read(self, rows: PromptedRollouts, index: Index | None = None) -> BatchSummary:
         """Segments and the summary of these rows; an error names rows by ``index``, their numbers in the batch."""
-        added, unread = moves(rows, self.table)
-        rows = dataclasses.replace(rows, rollouts=moved(rows.rollouts, added))
+        rows, added, unread = placed(rows, self.table)
         self.rows = rows = rows.read(self.table)
         levels = build_levels(rows, self.config)
         self._segments = levels[-1]

@@ -103,3 +103,9 @@ def _columns(rows: PromptedRollouts, row: int, ends: Sequence[int], table: Token
 def moved(rollouts: Rollouts, added: Float[Tensor, "B T"] | None) -> Rollouts:
     """The rollouts with what ``moves`` found."""
     return rollouts if added is None else dataclasses.replace(rollouts, rewards=rollouts.rewards + added)
+
+
+def placed(rows: PromptedRollouts, table: TokenBytes) -> tuple[PromptedRollouts, Float[Tensor, "B T"] | None, int]:
+    """The rows with every reward where it was earned, and what ``moves`` found."""
+    added, unread = moves(rows, table)
+    return dataclasses.replace(rows, rollouts=moved(rows.rollouts, added)), added, unread

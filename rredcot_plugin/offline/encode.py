@@ -84,4 +84,5 @@ def step_rows(rows: Sequence[EncodedRow]) -> PromptedRollouts:
         references=[row.row.references for row in rows],
     )
     prompts = [torch.tensor(row.prompt, dtype=torch.int64) for row in rows]
-    return PromptedRollouts(rollouts, prompts, [row.prompt_tail for row in rows], lengths)
+    said = [row.row.process_rewards for row in rows]
+    return PromptedRollouts(rollouts, prompts, [row.prompt_tail for row in rows], lengths, told=said)

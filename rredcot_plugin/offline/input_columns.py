@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rredcot_plugin.adapter.process_rewards import FIELD as PROCESS_REWARDS
+from rredcot_plugin.adapter.process_rewards import parse
 from rredcot_plugin.offline.json_lines import BadLine, read_lines
 
 NAMES = {
@@ -20,6 +22,7 @@ NAMES = {
     "group": ("uid", "group"),
     "ground_truth": ("ground_truth", "gts"),
     "references": ("references",),
+    "process_rewards": (PROCESS_REWARDS,),
     "step": ("step",),
 }
 """Column -> the names it may have; the first one that a line has counts."""
@@ -44,6 +47,7 @@ class Row:
     step: int = 0
     ground_truth: Any = None
     references: Any = None
+    process_rewards: Any = None
     from_verl: bool = False
     session: str | None = None
     output: int = 0
@@ -79,6 +83,7 @@ def _row(line: int, record: Mapping[str, Any], names: Mapping[str, Sequence[str]
         step=step,
         ground_truth=get("ground_truth"),
         references=get("references"),
+        process_rewards=_process_rewards(get("process_rewards")),
         from_verl=from_verl,
         session=session,
         output=output,
@@ -115,6 +120,15 @@ def _reward(value: Any) -> float:
         with suppress(ValueError):
             return float(value)
     raise ValueError(f"reward: expected a number, got {value!r:.80}")
+
+
+def _process_rewards(value: Any) -> Any:
+    _, readable = parse(value)
+    if not readable:
+        raise ValueError(
+            f"process_rewards: expected pairs of a character and a number, or these as JSON, got {value!r:.80}"
+        )
+    return value
 
 
 def last_outputs(rows: Sequence[Row]) -> list[Row]:

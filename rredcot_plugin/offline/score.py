@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from rredcot_plugin.adapter.probe_plan import answer_starts, plan_metrics, plan_probes
+from rredcot_plugin.adapter.process_rewards import placed
 from rredcot_plugin.adapter.prompted_rollouts import PROMPT_TAIL, PromptedRollouts
 from rredcot_plugin.adapter.trace_record import Asked, CreditedBatch, trace_record
 from rredcot_plugin.config import RRedCoTConfig
@@ -91,7 +92,7 @@ class ChunkScorer:
         if not encoded:
             return ScoredChunk([], left_out, {})
         tokens = [row.tokens for row in encoded]
-        batch = self._with_signals(step_rows(encoded), encoded, scorer)
+        batch = self._with_signals(placed(step_rows(encoded), self.encode_row.table)[0], encoded, scorer)
         # as inside verl, where segments must be known before the pass that gives entropies
         before = dataclasses.replace(batch.rollouts, entropies=None)
         levels = self.config.build_levels(before)

@@ -6,13 +6,13 @@ import dataclasses
 import json
 import math
 import os
+import runpy
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from tests.contract.test_prefix_scores import save_reward_model
-from tests.e2e import line_rewards
 from tests.e2e.harness import Inputs, Run, train
 
 pytestmark = pytest.mark.e2e
@@ -37,7 +37,7 @@ def test_monte_carlo_and_extensions_of_users(demo_inputs: Inputs, tmp_path: Path
     shaper by decorator; a reward function that says which lines earned what. Trees grow on the first step for the
     second."""
     run = train(
-        dataclasses.replace(demo_inputs, reward=Path(line_rewards.__file__)),
+        dataclasses.replace(demo_inputs, reward=EXAMPLES / "06_process_rewards.py"),
         tmp_path,
         f"+algorithm.rredcot.dump_dir={tmp_path}/dumps",
         "+algorithm.rredcot.dump_every=1",
@@ -63,10 +63,11 @@ def test_monte_carlo_and_extensions_of_users(demo_inputs: Inputs, tmp_path: Path
         assert step["rredcot/credit/shaping_residual/max"] < 1e-5
     first, second = (run.steps[number]["rredcot/value/trees_share/mean"] for number in (1, 2))
     assert first == 0 < second < 0.5
+    example = runpy.run_path(str(EXAMPLES / "06_process_rewards.py"))
     for number, step in run.steps.items():
         dumps = [json.loads(line) for line in (tmp_path / f"dumps/{number}.jsonl").read_text().splitlines()]
         texts = ["".join(segment["text"] for segment in trace["segments"]) for trace in dumps]
-        moved = [line_rewards.EARNS * len(line_rewards.right_lines(text)) for text in texts]
+        moved = [example["EARNS"] * len(example["right_lines"](text)) for text in texts]
         assert step["rredcot/credit/process_rewards/mean"] == pytest.approx(sum(moved) / len(texts)) and any(moved)
         assert step["rredcot/fallback/process_rewards/mean"] == 0
         for trace, own in zip(dumps, moved, strict=True):

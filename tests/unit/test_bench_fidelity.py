@@ -82,7 +82,7 @@ def test_every_right_result_earns_its_share() -> None:
     half = right.replace(f"#### {question.answer}", f"#### {' '.join(results[:3])} 0 0 0 0")
     assert [family.reward(question, text) for text in (right, half, "", "####")] == [1.0, 0.5, 0.0, 0.0]
     assert family.first_mistake(question, right) is None and family.first_mistake(question, half) == len(results)
-    assert [name for name in FAMILIES if name not in ("shares", "rungs")] == RIGHT_OR_WRONG
+    assert [name for name in FAMILIES if name not in ("shares", "rungs", "ranks")] == RIGHT_OR_WRONG
 
 
 def test_every_right_line_earns_its_share_and_a_mistake_costs_the_lines_after_it() -> None:
