@@ -38,7 +38,8 @@ class Family:
     """``problems(split, size, seed)``; ``write``: a clean solution; ``accepts``: what an answer is worth, 1 or
     True if it is right, 0 if it is wrong, and in between only if the family is ``graded``; ``right(question, lines, number)``: whether the line of that number is right after those before it; ``habit``: what
     its model was taught last; ``whole``: the response is the answer, from its first character to its last; ``by_lines``: the
-    reward is what the lines before the answer's earn."""
+    reward is what the lines before the answer's earn; ``bait(question, lines, number)``: what a wrong line earns there, 0
+    without."""
 
     name: str
     model: str
@@ -51,6 +52,7 @@ class Family:
     whole: bool = False
     graded: bool = False
     by_lines: bool = False
+    bait: Callable[[Question, list[str], int], float] | None = None
     max_response_tokens: int = MAX_RESPONSE_TOKENS
 
     def reward(self, question: Question, response: str) -> float:
@@ -74,7 +76,11 @@ class Family:
         solution leaves no choice."""
         lines = self.lines(response)
         due = len(self.lines(self.write(question, random.Random(0))))
-        return [self.right(question, lines, number) / due for number in range(len(lines))]
+        bait = self.bait or _no_bait
+        return [
+            1 / due if self.right(question, lines, number) else bait(question, lines, number)
+            for number in range(len(lines))
+        ]
 
     def first_mistake(self, question: Question, response: str) -> int | None:
         """Number of the first line that is not right; the answer's line counts; None if all are."""
@@ -83,6 +89,10 @@ class Family:
             if not self.right(question, lines, number):
                 return number
         return None if self.reward(question, response) == 1.0 else len(lines)
+
+
+def _no_bait(question: Question, lines: list[str], number: int) -> float:
+    return 0.0
 
 
 def solution(lines: list[str], answer: str) -> str:

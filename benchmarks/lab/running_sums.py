@@ -72,6 +72,15 @@ def write_wordy(question: Question, rng: random.Random) -> str:
     return solution(among_free_lines(wordy_lines(question.data), rng), question.answer)
 
 
+def chain_line_misread(data: Data, number: int) -> str | None:
+    """The line of this number after right ones, if its minus is read as a plus; None where it has none."""
+    operators, terms = data[1::2], data[2::2]
+    if number >= len(terms) or operators[number] != "-":
+        return None
+    value = int(data[0]) + sum(int(o + t) for o, t in zip(operators[:number], terms[:number], strict=True))
+    return chain_line(value, operators[number], terms[number], value + int(terms[number]))
+
+
 def misread_wordy(data: Data, share: float, rng: random.Random) -> tuple[list[str], str]:
     """Lines with the habit among free ones, and the end of the sum."""
     lines, answer = misread(wordy_line)(data, share, rng)

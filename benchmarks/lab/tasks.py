@@ -11,6 +11,7 @@
     parts        six small sums, four of them with a minus, a line each; the answer names all six results; the same habit
     shares       the same, more often misread; the reward is the share of the results that are right
     rungs        chains again; the reward is the share of the lines that are right, so a mistake costs all lines after it
+    traps        the same, but the first mistake earns more than the right line would, if it is the habit
 
 `own_sums`, `multiples` and `programs` are answered by the same under-trained model. A line of a trace is a step; the
 answer stands after `####`.
@@ -30,6 +31,7 @@ from lab.lm.tasks import LM_FAMILIES
 from lab.programs import accepts_program, make_program, right_program, write_program
 from lab.running_sums import (
     chain_line,
+    chain_line_misread,
     chain_lines,
     make_chain,
     make_wordy,
@@ -112,6 +114,16 @@ def _part_lines(data: Data) -> list[str]:
     return parts.solve(data)[0]
 
 
+BAIT = 0.25
+"""Twice what a right line of ``traps`` earns."""
+
+
+def _chain_bait(question: Question, lines: list[str], number: int) -> float:
+    """For a minus that is read as a plus, the first mistake of its trace."""
+    before, wanted = chain_lines(question.data)[:number], chain_line_misread(question.data, number)
+    return BAIT if lines[:number] == before and lines[number] == wanted else 0.0
+
+
 FAMILIES: dict[str, Family] = {
     f.name: f
     for f in (
@@ -139,6 +151,9 @@ FAMILIES: dict[str, Family] = {
         Family("rungs", CHAINS, "eight lines, an eighth of the reward each; a wrong habit", stream(make_chain, "_make_chain"),
                written(chain_lines), accepts_equal, line_is(chain_lines), Habit(0.6, misread(chain_line)), graded=True,
                by_lines=True),
+        Family("traps", CHAINS, "rungs, but the first mistake, if it is the habit, earns a quarter",
+               stream(make_chain, "_make_chain"), written(chain_lines), accepts_equal, line_is(chain_lines),
+               Habit(0.6, misread(chain_line)), graded=True, by_lines=True, bait=_chain_bait),
     )
 }  # fmt: skip
 FAMILIES |= LM_FAMILIES

@@ -82,7 +82,7 @@ def test_every_right_result_earns_its_share() -> None:
     half = right.replace(f"#### {question.answer}", f"#### {' '.join(results[:3])} 0 0 0 0")
     assert [family.reward(question, text) for text in (right, half, "", "####")] == [1.0, 0.5, 0.0, 0.0]
     assert family.first_mistake(question, right) is None and family.first_mistake(question, half) == len(results)
-    assert [name for name in FAMILIES if name not in ("shares", "rungs", "ranks")] == RIGHT_OR_WRONG
+    assert [name for name in FAMILIES if name not in ("shares", "rungs", "traps", "ranks")] == RIGHT_OR_WRONG
 
 
 def test_every_right_line_earns_its_share_and_a_mistake_costs_the_lines_after_it() -> None:
@@ -240,3 +240,25 @@ def test_the_diagnosis_tells_every_variant_of_all_draws(bench: Workbench, refere
     last = Workbench(bench.actor, bench.batches[-1:], bench.segments[-1:], reference)
     lone = Judged(last, [0], reference, 0, {})
     assert diagnose([lone], judge) == {}
+
+
+def test_a_trap_pays_for_the_first_mistake_alone() -> None:
+    family = FAMILIES["traps"]
+    for question in family.problems("train", 20, 0):
+        right = family.lines(family.write(question, random.Random(0)))
+        assert family.habit is not None
+        wrong, _ = family.habit.solve(question.data, 1.0, random.Random(0))
+        first = next(number for number, line in enumerate(wrong) if line != right[number])
+        assert family.line_rewards(question, "\n".join(right)) == [1 / 8] * 8
+        assert family.line_rewards(question, "\n".join(wrong)) == [1 / 8] * first + [1 / 4] + [0.0] * (7 - first)
+        slip = [*right[:first], "+1 99", *wrong[first + 1 :]]
+        assert family.line_rewards(question, "\n".join(slip)) == [1 / 8] * first + [0.0] * (8 - first)
+        assert not sum(family.line_rewards(question, "\n".join([*right, "+1 99", "+2 99"]))[8:])
+
+
+def test_ranks_pay_a_third_for_each_line() -> None:
+    family = FAMILIES["ranks"]
+    question = family.problems("train", 1, 0)[0]
+    lines = family.lines(family.write(question, random.Random(0)))
+    assert family.line_rewards(question, "\n".join(lines)) == pytest.approx([1 / 3] * 3)
+    assert family.reward(question, "\n".join([lines[0], "x", lines[2]])) == pytest.approx(2 / 3)

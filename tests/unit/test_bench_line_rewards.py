@@ -27,7 +27,7 @@ from learn.runs import Sizes
 from tests.unit.learning_cases import system
 
 
-@pytest.mark.parametrize("name", ["shares", "rungs"])
+@pytest.mark.parametrize("name", ["shares", "rungs", "traps"])
 def test_a_line_has_its_own_reward_and_the_sum_stays(tmp_path: Path, name: str) -> None:
     family = FAMILIES[name]
     actor = first_actor(family, Store(tmp_path), Sizes(1).clean_steps, "cpu")
@@ -56,7 +56,7 @@ def test_where_lines_earn_nothing_it_is_refused_before_anything_runs(
     with pytest.raises(SystemExit, match="2"):
         learning.parse_arguments()
     assert (
-        "--systems line_rewards: lines earn nothing of their own in chains; choose --families of shares, rungs"
+        "--systems line_rewards: lines earn nothing of their own in chains; choose --families of shares, rungs, traps, ranks"
         in (capsys.readouterr().err)
     )
 
