@@ -73,6 +73,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "learning_greedy_1_faster": Entry("… at twice the rate", LEARNING),
         "learning_line_rewards_4": Entry("rewards that are sums over lines, at the end: 4 prompts × 4", LEARNING),
         "learning_line_rewards_1": Entry("… and on the lines that earned them: 16 prompts × 1", LEARNING),
+        "learning_traps_1": Entry("… where a mistake earns more at once", LEARNING),
         "gradient": Entry("signal over variance of the gradient, by way of giving credit", GRADIENT),
         "gradient_habits": Entry("the same on the task `habits`", GRADIENT),
         "gradient_chains": Entry("the same on `chains`", GRADIENT),

@@ -19,12 +19,17 @@ SYSTEMS = {
     "reinforce_plus_plus": "at the end: REINFORCE++",
     "line_rewards": "on its lines: the default",
     "line_rewards_lam50": "on its lines: `lam_turn_rewards: 0.5`",
+    "line_rewards_lam0": "on its lines: `lam_turn_rewards: 0`",
     "line_rewards_reinforce_plus_plus": "on its lines: REINFORCE++",
 }
 GROUPS, ALONE = "4 × 4", "16 × 1"
 STUDY = Study(
     ("shares", "rungs"), {GROUPS: "learning_line_rewards_4", ALONE: "learning_line_rewards_1"}, (GROUPS,), SYSTEMS
 )
+
+TRAPS = Study(("traps",), {ALONE: "learning_traps_1"}, (), SYSTEMS)
+LANGUAGE_MODEL = Study(("ranks",), {ALONE: "learning_lm_ranks_1"}, (), SYSTEMS)
+"""With one rollout of each prompt alone: compared with the default that is told sums."""
 
 
 def table(found: Found) -> str:
@@ -51,9 +56,34 @@ def intervals(found: Found) -> str:
     return "\n".join(lines)
 
 
+def ends(study: Study, found: Found) -> str:
+    """A line per system: the final reward, how many traces have no mistake, and both minus those of the default at the end."""
+    (family,) = study.families
+    lines = [
+        "| reward | final reward, minus the first row's | without a mistake, minus the first row's |",
+        "| --- | --- | --- |",
+    ]
+    base = found[ALONE, "rredcot"][family]
+    for (_, system), own in found.items():
+        cells = [_end(own[family], base, measure) for measure in ("accuracy", "all_right")]
+        lines.append(f"| {study.systems[system]} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _end(own: Curves, base: Curves, measure: str) -> str:
+    last = f"{own.final(measure).mean():.2f}"
+    return (
+        last
+        if own is base
+        else f"{last}, {shown(paired_difference(finals(own, measure), finals(base, measure)), 3)}"
+    )
+
+
 def main() -> None:
     found = found_curves(STUDY)
     print(table(found), intervals(found), sep="\n\n")
+    for study in (TRAPS, LANGUAGE_MODEL):
+        print("", ends(study, found_curves(study)), sep="\n")
 
 
 if __name__ == "__main__":

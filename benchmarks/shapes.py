@@ -127,8 +127,8 @@ def gains(study: Study, found: Found, base: str) -> str:
     return "\n".join(lines)
 
 
-def finals(curves: Curves) -> dict[int, float]:
-    return dict(zip(curves.seeds.tolist(), curves.final("accuracy").tolist(), strict=True))
+def finals(curves: Curves, measure: str = "accuracy") -> dict[int, float]:
+    return dict(zip(curves.seeds.tolist(), curves.final(measure).tolist(), strict=True))
 
 
 def main() -> None:

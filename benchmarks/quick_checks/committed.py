@@ -80,6 +80,9 @@ COMMANDS = {
             (1, "rredcot reinforce_plus_plus line_rewards line_rewards_lam50 line_rewards_reinforce_plus_plus"),
         )
     },
+    "learning_traps_1": "python benchmarks/learning.py --prompts 16 --group 1 --families traps --systems rredcot line_rewards "
+    "line_rewards_lam50 line_rewards_lam0 --rates 1e-4 --tuning-seeds --seeds 0 1 2 3 4 "
+    "--output benchmarks/results/learning_traps_1.json",
     "shape_signal_shares": "python benchmarks/shape_signal.py --families shares "
     "--output benchmarks/results/shape_signal_shares.json",
     **{

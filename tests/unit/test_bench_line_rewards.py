@@ -68,10 +68,12 @@ def test_the_pages_have_the_rows_and_the_intervals_of_the_committed_results() ->
     rows = line_rewards.table(found).splitlines()
     assert len(rows) == 7 and not [row for row in rows if row not in page.splitlines()]
     section = page.partition("## Rewards on single lines")[2].partition("\n## ")[0]
-    cited, printed = re.findall(r"-?\d\.\d+ \[[^]]+\]", section), line_rewards.intervals(found)
-    assert len(cited) == 8 and not [number for number in cited if number not in printed]
+    traps = shapes.found_curves(line_rewards.TRAPS)
+    printed = line_rewards.intervals(found) + line_rewards.ends(line_rewards.TRAPS, traps)
+    cited = re.findall(r"-?\d\.\d+ \[[^]]+\]", section)
+    assert len(cited) == 11 and not [number for number in cited if number not in printed]
     assert set(page_figures.LINE_CURVES) <= set(found)
-    for own in found.values():
+    for own in [*found.values(), *traps.values()]:
         for curves in own.values():
             assert curves.seeds.tolist() == [0, 1, 2, 3, 4]
 
