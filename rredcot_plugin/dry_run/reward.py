@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, SupportsFloat
 from unittest import mock
 
+from rredcot_plugin.adapter.process_rewards import FIELD, parse
 from rredcot_plugin.dry_run.errors import RecipeError
 
 Score = Callable[[Mapping[str, Any], str], float]
@@ -55,7 +56,7 @@ def try_reward(config: Any, rows: Sequence[Mapping[str, Any]], environment: Mapp
 
     Raises:
         RecipeError: the function cannot be loaded, raises, or returns something else than a finite number (or a
-            mapping with one under ``score``); names file and line where it raised.
+            mapping with one under ``score``, and ``process_rewards`` that can be read); names file and line where it raised.
     """
     with mock.patch.dict(os.environ, environment), _load(config) as score:
         return tried(score, rows)
@@ -106,7 +107,23 @@ def _score(function: Callable[..., Any], row: Mapping[str, Any], response: str, 
     number = found.get("score") if isinstance(found, Mapping) else found
     if not isinstance(number, SupportsFloat) or not math.isfinite(float(number)):
         raise RecipeError(f"{name}: expected a finite number, or a mapping with one under 'score', got {found!r}")
+    _check_process_rewards(found.get(FIELD) if isinstance(found, Mapping) else None, response, name)
     return float(number)
+
+
+def _check_process_rewards(said: Any, response: str, name: str) -> None:
+    """In a run what cannot be read counts for nothing, and a list stops verl's validation."""
+    told, readable = parse(said)
+    if told and not isinstance(said, str):
+        raise RecipeError(
+            f"{name}: {FIELD}: verl's validation takes means over lists and fails where their lengths differ; return "
+            f"json.dumps({told!r})"
+        )
+    if not readable or any(end > len(response) for end, _ in told):
+        raise RecipeError(
+            f"{name}: {FIELD}: expected pairs of a character of solution_str, here at most {len(response)}, and a finite "
+            f"number; got {said!r} on {response!r}"
+        )
 
 
 async def _value_of(awaitable: Any) -> Any:

@@ -159,6 +159,12 @@ def test_what_is_wrong_is_named(recipe: Path, tmp_path: Path, override: str, par
         ("    return float('nan')\n", ("expected a finite number", "nan")),
         ("    return {'acc': 1.0}\n", ("expected a finite number", "'acc'")),
         ("    return [1.0]\n", ("expected a finite number", "[1.0]")),
+        ("    return {'score': 1.0, 'process_rewards': [[1, 0.5]]}\n", ("return json.dumps([(1, 0.5)])",)),
+        (
+            "    return {'score': 1.0, 'process_rewards': '[[1, null]]'}\n",
+            ("expected pairs of a character", "null"),
+        ),
+        ("    return {'score': 1.0, 'process_rewards': '[[99, 0.5]]'}\n", ("here at most 0",)),
     ],
 )
 def test_a_reward_that_raises_or_returns_nonsense(
