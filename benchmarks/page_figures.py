@@ -27,6 +27,7 @@ from ceilings import by
 from learn.curves import Curves, smoothed
 from learn.statistics import mean_band
 from line_rewards import STUDY as LINE_REWARDS
+from line_rewards import TRAPS
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from shapes import LANGUAGE_MODEL, SHARES, TINY, Study, found_curves
@@ -88,6 +89,7 @@ LINE_CURVES: dict[tuple[str, str], Style] = {
     ("16 × 1", "line_rewards_reinforce_plus_plus"): ("REINFORCE++, rewards on lines, 16 × 1", "#8a6d3b", "--"),
     ("16 × 1", "line_rewards"): ("the default, rewards on lines, 16 × 1", "#2a7f4f", "-"),
     ("16 × 1", "line_rewards_lam50"): ("… with lam_turn_rewards: 0.5", "#2a7f4f", ":"),
+    ("16 × 1", "line_rewards_lam0"): ("… with lam_turn_rewards: 0", "#c0392b", ":"),
 }
 CEILING_CURVES: dict[tuple[str, str], Style] = {
     ("4 × 4", "grpo"): SHAPES["4 × 4", "grpo"],
@@ -212,12 +214,13 @@ def draw_shapes(output: Path, studies: list[tuple[Study, dict[str, str]]]) -> No
 
 
 def draw_line_rewards(output: Path) -> None:
-    """A panel per task, a curve per system."""
-    found = found_curves(LINE_REWARDS, RESULTS)
-    panels = {
-        family: [(*_smoothed(found[key][family]), style) for key, style in LINE_CURVES.items()]
-        for family in LINE_REWARDS.families
-    }
+    """A panel per task, a curve per system that was run there."""
+    panels = {}
+    for study in (LINE_REWARDS, TRAPS):
+        found = found_curves(study, RESULTS)
+        for family in study.families:
+            curves = [(key, style) for key, style in LINE_CURVES.items() if key in found]
+            panels[family] = [(*_smoothed(found[key][family]), style) for key, style in curves]
     _draw_learning(output, panels)
 
 
@@ -247,7 +250,9 @@ def _draw_learning(output: Path, panels: dict[str, list[tuple[np.ndarray, np.nda
         axis.grid(color="0.92")
         axis.spines[["top", "right"]].set_visible(False)
     axes[0, 0].set_ylabel("held-out accuracy")
-    lines, labels = axes[0, 0].get_legend_handles_labels()
+    found = [axis.get_legend_handles_labels() for axis in axes[0]]
+    known = {label: line for own, texts in found for line, label in zip(own, texts, strict=True)}
+    lines, labels = list(known.values()), list(known)
     columns = 2 if len(panels) < 3 else len(lines) if len(lines) < 5 else 3
     figure.legend(lines, labels, loc="outside lower center", ncols=columns, frameon=False)
     _save(figure, output)
