@@ -8,11 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from omegaconf import OmegaConf
+from verl.experimental.reward_loop.reward_manager import get_reward_manager_cls
 from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.core_algos import get_adv_estimator_fn
+from verl.trainer.ppo.metric_utils import process_validation_metrics
 
 from rredcot_plugin.adapter.process_rewards import FIELD, moved, moves
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
+from rredcot_plugin.integrations.verl.continuations import reward_input
 from rredcot_plugin.reference.metric_names import known_metrics
 from tests.contract.cut_sessions import assert_same_turns, cut_entries, stepped, tool_rows, turns_of
 from tests.contract.memory import (
@@ -30,7 +34,7 @@ from tests.contract.memory import (
 from tests.contract.runner_steps import NEWLINE, config
 from tests.contract.test_proto import proto_of, trainer_over
 from tests.contract.test_verl_options import verl_config
-from tests.unit.test_group_work import TABLE, bare_rows
+from tests.unit.test_group_work import TABLE, TOKENIZER, bare_rows
 from tests.unit.test_process_rewards import told_rows
 
 LINES = {**NEWLINE, "baseline": "least_variance"}
@@ -152,3 +156,33 @@ def test_of_a_session_cut_into_rows_the_last_ones_characters_are_meant(monkeypat
     whole, _ = stepped(monkeypatch, [(key_of(rows, row), fields_of(on_tokens, row), {}) for row in range(20)], {})
     assert_same_turns(rows, whole, found)
     assert metrics[SHARES[0]] == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("manager", ["naive", "dapo", "rate_limited"])
+def test_reward_managers_show_a_function_the_text_that_ends_are_counted_in(manager: str) -> None:
+    """Without special tokens, of the last output; and they keep what it returns."""
+    end, seen = TOKENIZER.eos_token_id, []
+
+    def compute_score(solution_str: str, **_: Any) -> dict[str, Any]:
+        seen.append(solution_str)
+        return {"score": 1.0, FIELD: "[[1, 0.5]]"}
+
+    ids = [*TOKENIZER("1 + 2 = 3\n")["input_ids"], end, *TOKENIZER("#### 3")["input_ids"], end]
+    fields = {"data_source": "mine", "reward_model": {"ground_truth": "3"}, "extra_info": {}}
+    settings = OmegaConf.create({"reward": {"reward_kwargs": {}}})
+    found = get_reward_manager_cls(manager)(settings, TOKENIZER, compute_score)
+    result = found.loop.run_until_complete(found.run_single(reward_input([1, 2], ids, fields)))
+    assert seen == ["1 + 2 = 3\n#### 3"]
+    assert result["reward_score"] == 1.0 and result["reward_extra_info"][FIELD] == "[[1, 0.5]]"
+    starts = TABLE.shown_starts(np.array(ids))
+    assert int(starts[-1]) == len(seen[0])
+
+
+def test_validation_takes_means_over_lists_and_leaves_texts_alone() -> None:
+    def metrics(first: Any, second: Any) -> dict[str, Any]:
+        infos = {"reward": [1.0, 0.0], FIELD: [first, second]}
+        return process_validation_metrics(["mine", "mine"], ["a", "a"], infos)["mine"]
+
+    assert set(metrics("[[1, 0.5]]", "[]")) == {"reward"}
+    with pytest.raises((ValueError, TypeError)):
+        metrics([[1, 0.5]], [])
