@@ -35,10 +35,9 @@ class BatchSummary:
     def metrics(self) -> dict[str, float]:
         """What a step logs of it."""
         traces = max(1, len(self.outcomes))
+        moved = 0.0 if self.moved is None else float(self.moved.double().abs().sum()) / 2
         return {
             "rredcot/segments/inexact/mean": float(self.lookahead is not None),
-            "rredcot/credit/process_rewards/mean": 0.0
-            if self.moved is None
-            else float(self.moved.abs().sum()) / 2 / traces,
+            "rredcot/credit/process_rewards/mean": moved / traces,
             "rredcot/fallback/process_rewards/mean": self.unread / traces,
         }

@@ -100,10 +100,8 @@ class BatchSource:
             or entries_of(data.get("extra_info", None), self.reference_column),
         )
         said = entries_of(entries_of(data.get("extra_fields", None), "reward_extra_info"), PROCESS_REWARDS)
-        told = column_entries(data.get(PROCESS_REWARDS, None)) or said
-        return PromptedRollouts(
-            rollouts, list(data["prompts"].unbind()), [""] * len(lengths), lengths, told=said_at_all(told)
-        )
+        told = said_at_all(said) or said_at_all(column_entries(data.get(PROCESS_REWARDS, None)))
+        return PromptedRollouts(rollouts, list(data["prompts"].unbind()), [""] * len(lengths), lengths, told=told)
 
     def signals(self, width: int) -> dict[str, torch.Tensor]:
         """The actor's ``log_probs`` and ``entropies`` (rows, width), those that there are."""
