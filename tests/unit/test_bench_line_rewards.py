@@ -78,6 +78,18 @@ def test_the_pages_have_the_rows_and_the_intervals_of_the_committed_results() ->
             assert curves.seeds.tolist() == [0, 1, 2, 3, 4]
 
 
+def test_the_language_models_page_has_the_committed_gains() -> None:
+    study = line_rewards.LANGUAGE_MODEL
+    found = shapes.found_curves(study)
+    assert found["16 × 1", "line_rewards"]["ranks"].seeds.tolist() == [0, 1, 2, 3]
+    root, printed = Path(__file__).parents[2], line_rewards.ends(study, found)
+    page = (root / "docs" / "evidence" / "language-model.md").read_text("utf-8")
+    section = page.partition("**Rewards on single lines gain")[2].partition("\n\n")[0]
+    cited = re.findall(r"-?\d\.\d+ \[[^]]+\]", section)
+    assert len(cited) == 2 and not [number for number in cited if number not in printed]
+    assert cited[0] in (root / "README.md").read_text("utf-8")
+
+
 def test_rewards_at_the_end_are_learned_from_as_before() -> None:
     own, before = shapes.found_curves(line_rewards.STUDY), shapes.found_curves(shapes.SHARES)
     for key in (("4 × 4", "grpo"), ("16 × 1", "rredcot"), ("16 × 1", "reinforce_plus_plus")):
