@@ -33,6 +33,10 @@ class Habit:
     solve: Callable[[Data, float, random.Random], tuple[list[str], str]]
 
 
+def no_bait(question: Question, lines: list[str], number: int) -> float:
+    return 0.0
+
+
 @dataclass(frozen=True)
 class Family:
     """``problems(split, size, seed)``; ``write``: a clean solution; ``accepts``: what an answer is worth, 1 or
@@ -52,7 +56,7 @@ class Family:
     whole: bool = False
     graded: bool = False
     by_lines: bool = False
-    bait: Callable[[Question, list[str], int], float] | None = None
+    bait: Callable[[Question, list[str], int], float] = no_bait
     max_response_tokens: int = MAX_RESPONSE_TOKENS
 
     def reward(self, question: Question, response: str) -> float:
@@ -76,9 +80,8 @@ class Family:
         solution leaves no choice."""
         lines = self.lines(response)
         due = len(self.lines(self.write(question, random.Random(0))))
-        bait = self.bait or _no_bait
         return [
-            1 / due if self.right(question, lines, number) else bait(question, lines, number)
+            1 / due if self.right(question, lines, number) else self.bait(question, lines, number)
             for number in range(len(lines))
         ]
 
@@ -89,10 +92,6 @@ class Family:
             if not self.right(question, lines, number):
                 return number
         return None if self.reward(question, response) == 1.0 else len(lines)
-
-
-def _no_bait(question: Question, lines: list[str], number: int) -> float:
-    return 0.0
 
 
 def solution(lines: list[str], answer: str) -> str:

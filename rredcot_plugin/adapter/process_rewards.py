@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from rredcot_plugin.types import Rollouts
-
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
@@ -100,12 +98,16 @@ def _columns(rows: PromptedRollouts, row: int, ends: Sequence[int], table: Token
     return output.start + written[places.clip(min=0)]
 
 
-def moved(rollouts: Rollouts, added: Float[Tensor, "B T"] | None) -> Rollouts:
-    """The rollouts with what ``moves`` found."""
-    return rollouts if added is None else dataclasses.replace(rollouts, rewards=rollouts.rewards + added)
+def moved(rows: PromptedRollouts, added: Float[Tensor, "B T"] | None) -> PromptedRollouts:
+    """The rows with what ``moves`` found."""
+    if added is None:
+        return rows
+    return dataclasses.replace(
+        rows, rollouts=dataclasses.replace(rows.rollouts, rewards=rows.rollouts.rewards + added)
+    )
 
 
 def placed(rows: PromptedRollouts, table: TokenBytes) -> tuple[PromptedRollouts, Float[Tensor, "B T"] | None, int]:
     """The rows with every reward where it was earned, and what ``moves`` found."""
     added, unread = moves(rows, table)
-    return dataclasses.replace(rows, rollouts=moved(rows.rollouts, added)), added, unread
+    return moved(rows, added), added, unread

@@ -40,6 +40,11 @@ def turns_of(rows: PromptedRollouts, row: int) -> Iterator[slice]:
     yield slice(begin, rows.lengths[row])
 
 
+def whole_entries(rows: PromptedRollouts) -> list[Entry]:
+    """Every row as a session of its own."""
+    return [(key_of(rows, row), fields_of(rows, row), {}) for row in range(len(rows.lengths))]
+
+
 def cut_entries(rows: PromptedRollouts) -> list[Entry]:
     """A row for every turn: its prompt is everything before it, its reward that of the session, as verl copies it."""
     entries: list[Entry] = []

@@ -18,7 +18,7 @@ from rredcot_plugin.adapter.process_rewards import FIELD, moved, moves
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.integrations.verl.continuations import reward_input
 from rredcot_plugin.reference.metric_names import known_metrics
-from tests.contract.cut_sessions import assert_same_turns, cut_entries, stepped, tool_rows, turns_of
+from tests.contract.cut_sessions import assert_same_turns, cut_entries, stepped, tool_rows, turns_of, whole_entries
 from tests.contract.memory import (
     PARTITION,
     TEMPERATURE,
@@ -27,7 +27,6 @@ from tests.contract.memory import (
     assert_credited,
     enqueue,
     expected,
-    fields_of,
     key_of,
     make_trainer,
 )
@@ -45,10 +44,10 @@ def entries_of(rows: PromptedRollouts, *, column: bool = False) -> list[Entry]:
     """The rows as verl's agent loop leaves them; with ``column`` as its separate reward model does."""
     assert rows.told is not None
     found: list[Entry] = []
-    for row, said in enumerate(rows.told):
+    for (key, fields, tags), said in zip(whole_entries(rows), rows.told, strict=True):
         info = {"score": 0.5} if said is None else {"score": 0.5, FIELD: said}
         own = {FIELD: said} if column else {"extra_fields": {"reward_extra_info": info}}
-        found.append((key_of(rows, row), {**fields_of(rows, row), **own}, {}))
+        found.append((key, {**fields, **own}, tags))
     return found
 
 
@@ -56,7 +55,7 @@ def placed(rows: PromptedRollouts) -> PromptedRollouts:
     """The same rows with their rewards where they belong, and nobody who says anything."""
     added, _ = moves(rows, TABLE)
     assert added is not None and float(added.abs().max()) > 0
-    return dataclasses.replace(rows, rollouts=moved(rows.rollouts, added), told=None)
+    return dataclasses.replace(moved(rows, added), told=None)
 
 
 @pytest.mark.parametrize("column", [False, True], ids=["extra_info", "column"])
@@ -74,7 +73,7 @@ def test_a_step_learns_from_them_as_from_rewards_on_these_tokens(
 def test_without_them_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = told_rows()
     nothing = dataclasses.replace(rows, told=[None] * len(rows.lengths))
-    plain = [(key_of(rows, row), fields_of(rows, row), {}) for row in range(len(rows.lengths))]
+    plain = whole_entries(rows)
     quiet, metrics = stepped(monkeypatch, entries_of(nothing), LINES)
     known, _ = stepped(monkeypatch, plain, LINES)
     assert all(torch.equal(quiet[key], own) for key, own in known.items())
@@ -112,7 +111,7 @@ def test_penalties_of_single_tokens_stay_where_they_are(monkeypatch: pytest.Monk
         trainer._compute_advantage(batch, {})
         return {key: queue.rows[PARTITION, key]["advantages"] for key in batch.keys}
 
-    plain = [(key_of(rows, row), fields_of(on_tokens, row), {}) for row in range(len(rows.lengths))]
+    plain = whole_entries(on_tokens)
     found, theirs = penalised(entries_of(rows)), penalised(plain)
     assert all(torch.allclose(found[key], own, atol=1e-5) for key, own in theirs.items())
     assert any(
@@ -152,8 +151,7 @@ def test_of_a_session_cut_into_rows_the_last_ones_characters_are_meant(monkeypat
         added[row, last.start] += 0.25
         added[row, length - 1] -= 0.25
     found, metrics = stepped(monkeypatch, entries, {})
-    on_tokens = dataclasses.replace(rows, rollouts=moved(rows.rollouts, added))
-    whole, _ = stepped(monkeypatch, [(key_of(rows, row), fields_of(on_tokens, row), {}) for row in range(20)], {})
+    whole, _ = stepped(monkeypatch, whole_entries(moved(rows, added)), {})
     assert_same_turns(rows, whole, found)
     assert metrics[SHARES[0]] == pytest.approx(0.25)
 

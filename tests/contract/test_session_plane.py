@@ -18,14 +18,22 @@ from rredcot_plugin.integrations.verl.prefix_scores import PrefixScorer
 from rredcot_plugin.integrations.verl.session_plane import SessionLayout, as_sessions, layout_of
 from rredcot_plugin.integrations.verl.sessions import row_roles
 from rredcot_plugin.reference.metric_names import known_metrics
-from tests.contract.cut_sessions import TOOLS, TURN, assert_same_turns, cut_entries, stepped, tool_rows, turns_of
+from tests.contract.cut_sessions import (
+    TOOLS,
+    TURN,
+    assert_same_turns,
+    cut_entries,
+    stepped,
+    tool_rows,
+    turns_of,
+    whole_entries,
+)
 from tests.contract.memory import (
     PARTITION,
     MemoryQueue,
     assert_credited,
     enqueue,
     expected,
-    fields_of,
     key_of,
     make_trainer,
     padding,
@@ -112,7 +120,7 @@ def test_a_session_of_one_row_is_that_row_to_the_bit(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = tool_rows()
-    entries = [(key_of(rows, row), fields_of(rows, row), {}) for row in range(len(rows.lengths))]
+    entries = whole_entries(rows)
     known, metrics = stepped(monkeypatch, entries, options)
     monkeypatch.setattr(SessionLayout, "is_trivial", False)
     joined, others = stepped(monkeypatch, entries, options)
@@ -141,7 +149,7 @@ def test_the_environments_estimates_reach_their_turns(monkeypatch: pytest.Monkey
         for number, (value, turn) in enumerate(zip(said, turns_of(rows, row), strict=False)):
             cut[f"{key_of(rows, row)[:-2]}_{number}"] = {"state_values": [value]}
             scores[row, turn.start] = value
-    as_rows = [(key_of(rows, row), fields_of(rows, row), {}) for row in range(20)]
+    as_rows = whole_entries(rows)
     found, metrics = stepped(monkeypatch, with_state_values(as_rows, whole), options)
     turns, theirs = stepped(monkeypatch, with_state_values(cut_entries(rows), cut), options)
     assert_same_turns(rows, found, turns)
@@ -159,7 +167,7 @@ def test_the_environments_estimates_reach_their_turns(monkeypatch: pytest.Monkey
 
 def test_siblings_read_texts_in_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, options = tool_rows(), {"value_estimator": "siblings", "calibrate": "none", "bridge": "auto"}
-    entries = [(key_of(rows, row), fields_of(rows, row), {}) for row in range(20)]
+    entries = whole_entries(rows)
     found, _ = stepped(monkeypatch, entries, options)
     own = config(segmenter="turn", value_estimator="siblings", baseline="value", calibrate="none")
     assert_credited(found, rows, expected(rows, own)[0])

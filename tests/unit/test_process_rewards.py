@@ -53,9 +53,8 @@ def test_rewards_go_from_the_end_to_the_characters_that_earned_them() -> None:
     rows = row_of(TEXT, told=[[9, 0.25], [19, 0.5]])
     added, unread = moves(rows, TABLE)
     assert written(rows, added) == {TEXT[:9]: 0.25, TEXT[:19]: 0.5, TEXT: -0.75} and unread == 0
-    rollouts = moved(rows.rollouts, added)
-    assert float(rollouts.outcomes) == pytest.approx(1.0)
-    assert moved(rows.rollouts, None) is rows.rollouts
+    assert float(moved(rows, added).rollouts.outcomes) == pytest.approx(1.0)
+    assert moved(rows, None) is rows
 
 
 def test_json_says_the_same() -> None:
@@ -85,9 +84,8 @@ def test_of_a_session_the_last_output_is_meant() -> None:
     added, _ = moves(rows, TABLE)
     assert added is not None and sorted(added[0][added[0] != 0].tolist()) == [-0.25, 0.25]
     last = rows.outputs_of(0)[-1]
-    own = dataclasses.replace(rows, rollouts=rows.rollouts, outputs=None)
     column = int((added[0] > 0).nonzero())
-    assert TOKENIZER.decode(own.token_ids[0, last.start : column + 1]) == TEXT[:9]
+    assert TOKENIZER.decode(rows.token_ids[0, last.start : column + 1]) == TEXT[:9]
 
 
 def test_an_end_beyond_the_text_is_the_end() -> None:

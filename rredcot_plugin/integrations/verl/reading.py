@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from typing import Any
 
@@ -80,8 +79,7 @@ class StepReader:
         summary, plan = credit_workers.plan(plane, layout.totals)
         rows = credit_workers.rows
         if rows is None and needs_rows:
-            rows = plane.rows()
-            rows = dataclasses.replace(rows, rollouts=moved(rows.rollouts, summary.moved))
+            rows = moved(plane.rows(), summary.moved)
             rows = rows.read(self.table) if self.reads_texts else rows
         metrics.update(plan_metrics(plan, summary.tokens) | roles.metrics | summary.metrics)
         metrics["rredcot/driver/workers/mean"] = float(credit_workers.processes)
