@@ -40,8 +40,15 @@ def row_logits(model: nn.Module, input_ids: Tensor, position_ids: Tensor, keep: 
         attention_mask=unread_mask,
         use_cache=False,
         logits_to_keep=keep,
+        **_without_router_loss(model),
     )
     return pick_rows(output.logits[0], keep, input_ids.numel())
+
+
+def _without_router_loss(model: nn.Module) -> dict[str, bool]:
+    """What keeps a mixture of experts from computing its balancing loss, which reads the mask as one of two dimensions."""
+    config = getattr(model, "config", None)
+    return {"output_router_logits": False} if getattr(config, "output_router_logits", False) else {}
 
 
 def pick_rows(logits: Tensor, keep: Tensor, num_rows: int) -> Tensor:

@@ -36,12 +36,14 @@ class TokenBytes:
     """The bytes of every token of a vocabulary of V: ``data[start[i]:start[i + 1]]`` for token i.
 
     Entry V + i is token i as the first of a text, where SentencePiece decoders leave its space out. ``special`` are the
-    tokens that a decoder leaves out that is asked to skip special ones.
+    tokens that a decoder leaves out that is asked to skip special ones; ``joins`` says that it writes one replacement
+    character for all bytes of a broken sequence, as byte-level decoders do, not one for each.
     """
 
     data: NDArray[np.uint8]
     start: NDArray[np.int64]
     special: tuple[int, ...] = ()
+    joins: bool = False
 
     @classmethod
     def from_tokenizer(cls, tokenizer: Any) -> TokenBytes:
@@ -67,7 +69,8 @@ class TokenBytes:
         start = np.zeros(len(pieces) + 1, dtype=np.int64)
         np.cumsum([len(piece) for piece in pieces], out=start[1:])
         special = tuple(i for i, token in backend.get_added_tokens_decoder().items() if token.special)
-        table = cls(np.frombuffer(b"".join(pieces), dtype=np.uint8), start, special)
+        joins = _is_byte_level(backend.decoder)
+        table = cls(np.frombuffer(b"".join(pieces), dtype=np.uint8), start, special, joins)
         table._check(tokenizer, np.array([i for i, t in enumerate(tokens) if t is not None]))
         return table
 
@@ -94,6 +97,11 @@ class TokenBytes:
 
         An id outside the vocabulary stands for no characters.
         """
+        text, spans = self._escaped(token_ids)
+        return _ESCAPED.sub(REPLACEMENT, text), spans
+
+    def _escaped(self, token_ids: NDArray[np.int64]) -> tuple[str, NDArray[np.int64]]:
+        """The same with a lone surrogate for each byte that is no valid UTF-8."""
         ids = np.asarray(token_ids, dtype=np.int64)
         known = (ids >= 0) & (ids < self.vocab_size)
         ids = np.where(known, ids, 0)
@@ -111,15 +119,18 @@ class TokenBytes:
         last = np.searchsorted(first_byte, ends, side="left")
         # a token without bytes at the very end stands behind the last character, not on it
         first = np.where((lengths == 0) & (ends == total), last, first)
-        return re.sub("[\udc80-\udcff]", REPLACEMENT, text), np.stack([first, last], axis=1)
+        return text, np.stack([first, last], axis=1)
 
     def shown_starts(self, token_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """(n,): the first character of each token in the text without special tokens, which is what verl decodes for reward
-        functions; a special token stands before the character that follows it."""
-        _, spans = self.align(token_ids)
-        hidden = np.where(np.isin(token_ids, self.special), spans[:, 1] - spans[:, 0], 0)
-        starts: NDArray[np.int64] = spans[:, 0] - (np.cumsum(hidden) - hidden)
-        return starts
+        functions; a special token stands before the character that follows it.
+
+        Off where a decoder with byte fallback also replaces whole characters, next to a broken one.
+        """
+        shown = ~np.isin(token_ids, self.special)
+        text, spans = self._escaped(np.asarray(token_ids)[shown])
+        starts = np.append(spans[:, 0], len(text))[np.cumsum(shown) - shown]
+        return _joined_places(text)[starts] if self.joins else starts
 
 
 def _first_bytes(text: str) -> NDArray[np.int64]:
@@ -131,6 +142,28 @@ def _first_bytes(text: str) -> NDArray[np.int64]:
     return np.concatenate([[0], np.cumsum(width)[:-1]]) if len(width) else np.zeros(0, dtype=np.int64)
 
 
+def _joined_places(text: str) -> NDArray[np.int64]:
+    """(len(text) + 1,): the place of each character once the escaped bytes of a broken sequence are one character."""
+    begins = np.ones(len(text) + 1, dtype=np.int64)
+    for run in re.finditer(f"{_ESCAPED.pattern}+", text):
+        raw, at = run.group().encode(errors="surrogateescape"), 0
+        while at < len(raw):
+            end = at + _broken_bytes(raw[at : at + 4])
+            begins[run.start() + at + 1 : run.start() + end] = 0
+            at = end
+    return np.cumsum(begins) - 1
+
+
+def _broken_bytes(raw: bytes) -> int:
+    """How many of these bytes, which begin with an invalid one, a decoder replaces together."""
+    try:
+        raw.decode()
+    except UnicodeDecodeError as error:
+        return error.end
+    raise AssertionError(f"{raw!r} is valid")
+
+
+_ESCAPED = re.compile("[\udc80-\udcff]")
 _ALPHABET = _byte_level_alphabet()
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _ANCHOR = "a"
@@ -146,7 +179,7 @@ def _reader(decoder: Any) -> Callable[[str, bool], bytes]:
 
     Decoders return text, so the tokens that stand for single bytes are read here.
     """
-    if "ByteLevel(" in str(decoder):
+    if _is_byte_level(decoder):
         return _byte_level
     has_bytes = "ByteFallback(" in str(decoder)
 
@@ -162,6 +195,10 @@ def _reader(decoder: Any) -> Callable[[str, bool], bytes]:
         return text.encode()
 
     return read
+
+
+def _is_byte_level(decoder: Any) -> bool:
+    return "ByteLevel(" in str(decoder)
 
 
 def _byte_level(token: str, first: bool) -> bytes:

@@ -142,6 +142,26 @@ def check(path: Path, reference, rows: list[torch.Tensor], *, remove_padding: bo
     check_attribution(engine, reference, rows, plain, remove_padding=remove_padding)
     check_squares(engine, reference, rows, plain, remove_padding=remove_padding)
     check_unsupported(engine, rows, remove_padding=remove_padding)
+    check_precision(engine, rows, remove_padding=remove_padding)
+
+
+def check_precision(engine, rows, *, remove_padding: bool) -> None:
+    """``packed`` makes verl's outputs under autocast, as verl does: on a GPU that decides how exactly they are made."""
+    own, seen = engine.prepare_model_outputs, []
+
+    def watched(**given):
+        seen.append(torch.is_autocast_enabled("cpu"))
+        return own(**given)
+
+    engine._autocast_dtype, engine.prepare_model_outputs = torch.bfloat16, watched
+    try:
+        for backend in (None, "cached", "packed"):
+            run(engine, rows, remove_padding=remove_padding, backend=backend)
+    finally:
+        engine._autocast_dtype = torch.float32
+        del engine.prepare_model_outputs
+    assert len(seen) == 6 and all(seen), seen
+    print(f"remove_padding={remove_padding} bfloat16: under autocast")
 
 
 def check_squares(engine, reference, rows, plain, *, remove_padding: bool) -> None:

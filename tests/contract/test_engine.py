@@ -38,6 +38,7 @@ def test_engine_probes_attribution_and_squares(tmp_path: Path) -> None:
     assert out.count("attribution: the same") == 2
     assert out.count("as agreed") == 2
     assert out.count("as softmax says") == 2
+    assert out.count("under autocast") == 2
 
 
 def test_ranks_with_different_rows_stay_in_step(tmp_path: Path) -> None:

@@ -54,6 +54,18 @@ def test_a_step_gives_every_row_the_credit_of_its_own_tokens(queue: MemoryQueue,
         assert metrics[name] == pytest.approx(value, rel=1e-4, abs=1e-5), name
 
 
+@pytest.mark.parametrize(("budget", "room"), [(5, False), (10**6, True)])
+def test_a_probe_longer_than_the_token_budget_has_room(queue: MemoryQueue, budget: int, room: bool) -> None:
+    """verl's dynamic micro-batches refuse a row that the budget does not hold; behind a long trace a probe may be one."""
+    key = f"actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu={budget}"
+    rows = bare_rows()
+    trainer = make_trainer(queue, {**NEWLINE, "probe_backend": "batched"}, key)
+    step(trainer, lay_down(queue, rows))
+    (asked,) = [info for info in trainer.actor_rollout_wg.infos if "max_token_len_per_gpu" in info]
+    longest = max(len(trace) for trace in rows.traces())
+    assert asked["max_token_len_per_gpu"] == budget if room else asked["max_token_len_per_gpu"] > longest
+
+
 @pytest.mark.parametrize("backend", ["cached", "batched"])
 def test_a_dump_says_of_what_answers_its_values_are_made(queue: MemoryQueue, tmp_path: Path, backend: str) -> None:
     """Without calibration V̂ is what the answers are worth above the lowest reward, weighted by their probabilities."""

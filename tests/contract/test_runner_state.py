@@ -6,12 +6,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from tensordict import NonTensorData
 
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.integrations.verl.advice import warn_of_pointless
-from rredcot_plugin.integrations.verl.batch import BatchSource
+from rredcot_plugin.integrations.verl.batch import BatchSource, column_entries
 from rredcot_plugin.integrations.verl.runner import STATE_FILE
 from rredcot_plugin.integrations.verl.settings import read_settings
 from tests.contract.memory import (
@@ -244,6 +246,14 @@ def test_a_failed_continuation_is_missing_and_not_a_value_of_0(queue: MemoryQueu
     own = config(value_estimator="monte_carlo")
     credit, _ = expected(rows, own, token_scores={"monte_carlo": scores})
     assert_credited(found, rows, credit)
+
+
+def test_arrays_in_a_column_stay_arrays() -> None:
+    """They have a field ``data`` as verl's wrappers do, which is their memory."""
+    column = [np.array([1.5, 2.0]), np.str_("7"), NonTensorData({"answer": "7"}), None]
+    found = column_entries(column)
+    assert found is not None and found[0] is column[0]
+    assert found[1:] == ["7", {"answer": "7"}, None]
 
 
 def test_what_is_read_of_a_row(queue: MemoryQueue) -> None:

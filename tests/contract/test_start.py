@@ -149,6 +149,10 @@ def test_verls_check_leaves_the_configuration_as_it_is() -> None:
         ),
         (["+algorithm.rredcot.probe_backend=batched"], "in the log-prob pass alone, which probe_backend=batched"),
         (["algorithm.adv_estimator=rredcot_ppo"], "critic.enable=None: .* set critic.enable=True"),
+        (
+            ["+algorithm.rredcot.value_estimator=confidence", "algorithm.rollout_correction.bypass_mode=True"],
+            "bypass_mode=True: .* no log-prob pass.* set bypass_mode=False",
+        ),
     ],
 )
 def test_what_the_trainer_over_dataproto_cannot_do(overrides: list[str], message: str) -> None:

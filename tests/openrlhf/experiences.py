@@ -28,6 +28,7 @@ def arguments(estimator: str, lam: float = 1.0) -> SimpleNamespace:
             model_name_or_path=None,
         ),
         ds=space(ring_attn_size=1, tensor_parallel_size=1, packing_samples=False, attn_implementation="sdpa"),
+        data=space(max_images_per_prompt=0),
         train=space(dynamic_batch_enable=False, agent_func_path=None),
     )
 

@@ -194,6 +194,16 @@ def test_what_does_not_go_together_is_named(host: Any, tokenizer: Any, monkeypat
     with pytest.raises(ValueError, match=r"--reward.clip_range -1 1"):
         check_flags(read_settings("rredcot", {}), args)
     args = arguments("group_norm")
+    args.data.max_images_per_prompt = 1
+    with pytest.raises(
+        ValueError, match=r"max_images_per_prompt 1: probes .*support do not see images; take .*confidence"
+    ):
+        check_flags(read_settings("rredcot", {}), args)
+    seeing = {"value_estimator": "confidence"}
+    check_flags(read_settings("rredcot", seeing), args)
+    with pytest.raises(ValueError, match=r"max_images_per_prompt 1: --algo\.rredcot\.probe_backend packed"):
+        check_flags(read_settings("rredcot", {**seeing, "probe_backend": "packed"}), args)
+    args = arguments("group_norm")
     args.ds.ring_attn_size = 2
     with pytest.raises(ValueError, match=r"--ds.ring_attn_size 2: packs rows with flash-attn"):
         check_flags(read_settings("rredcot", {}), args)
@@ -215,3 +225,23 @@ def test_what_does_not_go_together_is_named(host: Any, tokenizer: Any, monkeypat
     check_flags(read_settings("rredcot_ppo", {}), args)
     with pytest.raises(ValueError, match=r"--reward.model_name_or_path None.*give its path"):
         check_flags(read_settings("red", {}), arguments("group_norm"))
+
+
+def test_numbers_of_tokens_do_not_depend_on_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logits are turned into float32 a block of tokens at a time."""
+    module = importlib.import_module("rredcot_plugin.integrations.openrlhf.signals")
+    logits = torch.randn(2, 9, 11, generator=torch.Generator().manual_seed(0))
+    mask = torch.tensor([[0, 1, 1, 1, 0, 1, 1, 1], [0] * 8])
+    spans = [(0, 0, 9), (1, 0, 6)]
+    whole = module.signals(logits, spans, mask, squares=True)
+    probabilities = logits[:, :-1].softmax(-1)
+    expected = {
+        "entropies": -(probabilities * probabilities.log()).sum(-1) * mask,
+        "sum_pi_squared": probabilities.square().sum(-1) * mask,
+    }
+    monkeypatch.setattr(module, "BLOCK", 2)
+    blocks = module.signals(logits, spans, mask, squares=True)
+    assert set(whole) == set(blocks) == set(expected)
+    for name, reference in expected.items():
+        assert torch.equal(whole[name], blocks[name])
+        torch.testing.assert_close(whole[name], reference, rtol=1e-5, atol=1e-6)

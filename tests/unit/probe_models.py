@@ -14,6 +14,7 @@ from transformers import (
     PreTrainedModel,
     Qwen2Config,
     Qwen3Config,
+    Qwen3MoeConfig,
 )
 
 VOCAB_SIZE = 97
@@ -45,6 +46,11 @@ _CONFIGS: dict[str, tuple[Any, dict[str, Any]]] = {
     "gemma3": (Gemma3TextConfig, {
         "num_key_value_heads": 1, "head_dim": 8, "sliding_window": WINDOW, "layer_types": _HYBRID_LAYERS,
         "final_logit_softcapping": 5.0, "query_pre_attn_scalar": 8,
+    }),
+    # what OpenRLHF sets in every model that balances its experts
+    "qwen3_moe": (Qwen3MoeConfig, {
+        "num_key_value_heads": 2, "head_dim": 16, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
+        "output_router_logits": True,
     }),
 }  # fmt: skip
 SHAPES = tuple(_CONFIGS)

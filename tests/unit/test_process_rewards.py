@@ -127,11 +127,30 @@ def test_starts_are_those_of_the_text_that_a_reward_function_gets(family: str) -
     for _ in range(20):
         ids = tokenizer("so 12 + 7 = 19, then\n#### 19", add_special_tokens=False)["input_ids"]
         for special in tokenizer.all_special_ids[:3]:
-            ids.insert(rng.randint(1, len(ids)), special)
+            ids.insert(rng.randint(0, len(ids)), special)
         starts = table.shown_starts(np.array(ids))
-        for place in range(1, len(ids)):
-            before = tokenizer.decode(ids[:place], skip_special_tokens=True, clean_up_tokenization_spaces=False)
-            assert starts[place] == len(before), (ids, place)
+        for place in range(len(ids)):
+            assert starts[place] == len(shown(tokenizer, ids[:place])), (ids, place)
+
+
+@pytest.mark.parametrize("family", ["byte_level", "demo", "unigram_first"])
+def test_broken_characters_are_as_many_as_in_the_text_that_a_reward_function_gets(family: str) -> None:
+    tokenizer = FAMILIES[family]()
+    table, rng = TokenBytes.from_tokenizer(tokenizer), random.Random(0)
+    whole = tokenizer("😀 é 日本 a\n", add_special_tokens=False)["input_ids"]
+    for _ in range(100):
+        ids = [token for token in whole * 3 if rng.random() < 0.7]
+        text, starts = shown(tokenizer, ids), table.shown_starts(np.array(ids, dtype=np.int64))
+        for place in range(len(ids)):
+            before = shown(tokenizer, ids[:place])
+            if before + shown(tokenizer, ids[place:]) == text:  # no character goes across
+                assert starts[place] == len(before), (ids, place)
+
+
+def shown(tokenizer: Any, ids: list[int]) -> str:
+    """What verl's reward managers decode."""
+    text: str = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    return text
 
 
 def told_rows(seed: int = 0) -> PromptedRollouts:

@@ -116,6 +116,7 @@ def check_flags(settings: RRedCoTConfig, args: Any) -> None:
             "segment has none of; leave it out"
         )
     _check_packing(args)
+    _check_images(settings, args)
     if proposal_limits(settings.build_value_estimator()):
         _check_probes(args)
     if not settings.has_critic and args.rollout.n_samples_per_prompt < 2:
@@ -140,6 +141,22 @@ def _check_packing(args: Any) -> None:
     if installed_version("flash-attn") is None:
         raise ValueError(
             f"{flag}: packs rows with flash-attn, which is not installed; install it, or leave the flag out"
+        )
+
+
+def _check_images(settings: RRedCoTConfig, args: Any) -> None:
+    """Rows of probes, and the pass of ``packed``, are made of tokens alone."""
+    flag = f"--data.max_images_per_prompt {args.data.max_images_per_prompt}"
+    if args.data.max_images_per_prompt < 1:
+        return
+    if proposal_limits(settings.build_value_estimator()):
+        raise ValueError(
+            f"{flag}: probes of {PREFIX}value_estimator {settings.value_estimator} do not see images; take "
+            f"{PREFIX}value_estimator confidence, which has no probes"
+        )
+    if settings.probe_backend == "packed":
+        raise ValueError(
+            f"{flag}: {PREFIX}probe_backend packed makes the log-prob pass without images; leave it out"
         )
 
 

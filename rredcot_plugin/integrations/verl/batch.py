@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 import transfer_queue as tq
-from tensordict import TensorDict
+from tensordict import NonTensorData, TensorDict
 
 from rredcot_plugin.adapter.process_rewards import FIELD as PROCESS_REWARDS
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
-from rredcot_plugin.integrations.verl import transfer_fields
+from rredcot_plugin.integrations.verl import media, transfer_fields
 from rredcot_plugin.types import Rollouts
 from rredcot_plugin.values.environment import FIELD, turn_values
 
@@ -29,6 +29,8 @@ FIELDS = [
 ]
 
 REWARD_FIELDS = ["data_source", "reward_model", "extra_info", "raw_prompt", "tools_kwargs", "uid"]
+
+MEDIA_ROWS = 16
 
 SIGNALS = {"old_log_probs": "log_probs", "entropy": "entropies", transfer_fields.SUM_PI_SQUARED: "sum_pi_squared"}
 """Fields of the log-prob pass, and the fields of ``Rollouts`` that they become."""
@@ -119,6 +121,14 @@ class BatchSource:
         said = entries_of(data.get("extra_fields", None), FIELD) or [None] * len(self.keys)
         return turn_values(padded(data["response_mask"], width).bool(), said)
 
+    def has_media(self) -> bool:
+        """Whether a row has images, video or sound; asked of a few rows at a time, which are large if they have."""
+        for start in range(0, len(self.keys), MEDIA_ROWS):
+            some = dataclasses.replace(self, keys=self.keys[start : start + MEDIA_ROWS])
+            if any(column_entries(some._get([media.FIELD]).get(media.FIELD, None)) or []):
+                return True
+        return False
+
     def answers(self) -> list[torch.Tensor]:
         """Per row the seconds and log-probs of its probes, as the engine has written them."""
         return [row.cpu() for row in self._get([transfer_fields.LOG_PROBS])[transfer_fields.LOG_PROBS].unbind()]
@@ -153,7 +163,8 @@ def open_rows(batch: Any, rows: Sequence[int], *, reference_column: str = "refer
 
 def column_entries(column: Any) -> list[Any] | None:
     """A column of the data set without verl's wrappers; None where there is no such column."""
-    return None if column is None else [getattr(entry, "data", entry) for entry in column]
+    # arrays have a field `data` of their own
+    return None if column is None else [e.data if isinstance(e, NonTensorData) else e for e in column]
 
 
 def said_at_all(column: list[Any] | None) -> list[Any] | None:

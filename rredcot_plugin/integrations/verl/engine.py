@@ -20,7 +20,7 @@ from verl.utils.device import get_device_id, get_device_name, get_torch_device
 from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.utils import detach_tree
 
-from rredcot_plugin.integrations.verl import transfer_fields
+from rredcot_plugin.integrations.verl import media, transfer_fields
 from rredcot_plugin.probes import (
     UnsupportedModelError,
     build_layout,
@@ -75,20 +75,23 @@ class ProbeEngineMixin:
         return loss, output, log_probs, _now() - start
 
     def _packed_step(self, micro_batch: Any, loss_function: Any, specs: list[list[ProbeSpec]]) -> tuple:
+        _check_text(micro_batch)
         rows, layout, temperature = _layout(micro_batch, specs)
         _, output_args = self.prepare_model_inputs(micro_batch=micro_batch)  # type: ignore[attr-defined]
         with self._autocast():
             logits, log_probs = forward_packed(self.module, rows, layout, temperature)  # type: ignore[attr-defined]
-        if tu.get_non_tensor_data(data=micro_batch, key="use_remove_padding", default=True):
-            logits = torch.nn.functional.pad(logits, (0, 0, 0, output_args["pad_size"]))[None]
-        else:
-            logits = torch.nn.utils.rnn.pad_sequence(logits.split([len(row) for row in rows]), batch_first=True)
-        model_output = self.prepare_model_outputs(  # type: ignore[attr-defined]
-            output=SimpleNamespace(logits=logits),
-            output_args=output_args,
-            micro_batch=micro_batch,
-            logits_processor_func=loss_function,
-        )
+            if tu.get_non_tensor_data(data=micro_batch, key="use_remove_padding", default=True):
+                logits = torch.nn.functional.pad(logits, (0, 0, 0, output_args["pad_size"]))[None]
+            else:
+                logits = torch.nn.utils.rnn.pad_sequence(
+                    logits.split([len(row) for row in rows]), batch_first=True
+                )
+            model_output = self.prepare_model_outputs(  # type: ignore[attr-defined]
+                output=SimpleNamespace(logits=logits),
+                output_args=output_args,
+                micro_batch=micro_batch,
+                logits_processor_func=loss_function,
+            )
         loss = torch.tensor(1.0, device=get_device_name())
         return loss, {"model_output": detach_tree(model_output), "loss": 1.0, "metrics": {}}, log_probs, 0.0
 
@@ -142,6 +145,7 @@ class AttributionEngineMixin:
         """Scores from forwards of their own; None where the model cannot be read."""
         module: torch.nn.Module = self.module  # type: ignore[attr-defined]
         try:
+            _check_text(micro_batch)
             rows, starts = _answers(micro_batch)
             with self._autocast():  # type: ignore[attr-defined]
                 if kind == "attention":
@@ -236,6 +240,12 @@ def _layout(micro_batch: Any, specs: list[list[ProbeSpec]]) -> tuple[list[torch.
 def _check_positions(micro_batch: Any) -> None:
     if micro_batch["position_ids"].dim() == 3:
         raise UnsupportedModelError("position ids have several axes (a multi-modal model)")
+
+
+def _check_text(micro_batch: Any) -> None:
+    """A forward of tokens alone sees all that the rows have."""
+    if any(tu.unwrap_non_tensor_data(entry) for entry in micro_batch.get(media.FIELD, [])):
+        raise UnsupportedModelError("rows have images, video or sound, which a forward of our own does not see")
 
 
 def _temperature(micro_batch: Any) -> float:

@@ -12,6 +12,7 @@ from rredcot_plugin.adapter.data_plane import OpenRows
 from rredcot_plugin.integrations.verl import transfer_fields
 from rredcot_plugin.integrations.verl.batched import batched_log_probs
 from rredcot_plugin.integrations.verl.credit_workers import CreditWorkers
+from rredcot_plugin.integrations.verl.media import position_axes, refuse_media
 from rredcot_plugin.integrations.verl.settings import why_not_in_pass
 from rredcot_plugin.integrations.verl.step import StepState
 from rredcot_plugin.probes.layout import pack
@@ -56,9 +57,15 @@ class ProbeExchange:
             ranks = max(1, self.trainer.resource_pool_manager.get_n_gpus())
             metrics["timing_s/rredcot_probes"] = float(sum(float(row[0]) for row in answers)) / ranks
 
-    def run(self, state: StepState) -> None:
-        """Run the probes as rows of their own, with the weights that the actor has at this moment."""
+    def run(self, batch: Any, state: StepState) -> None:
+        """Run the probes as rows of their own, with the weights that the actor has at this moment.
+
+        Raises:
+            ValueError: the model reads more than text, which these rows do not have.
+        """
         rows, trainer = state.held, self.trainer
+        source = self.open_rows(batch, range(state.roles.rows))
+        refuse_media(trainer, source, "algorithm.rredcot.probe_backend=batched")
         rollout = trainer.config.actor_rollout_ref.rollout
         multiple = trainer.resource_pool_manager.get_n_gpus() * (rollout.log_prob_micro_batch_size_per_gpu or 1)
         found = batched_log_probs(
@@ -67,6 +74,8 @@ class ProbeExchange:
             state.plan.specs,
             temperature=rollout.temperature,
             multiple=multiple,
+            max_tokens_per_gpu=rollout.log_prob_max_token_len_per_gpu or 0,
+            axes=position_axes(trainer),
         )
         outputs = iter(found)
         state.log_probs = [[x for _ in own for x in next(outputs)] for own in state.roles.sessions]

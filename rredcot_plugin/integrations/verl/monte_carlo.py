@@ -11,6 +11,7 @@ from verl.utils.debug import marked_timer
 from rredcot_plugin.adapter.data_plane import OpenRows
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.integrations.verl.continuations import Continuations
+from rredcot_plugin.integrations.verl.media import refuse_media
 from rredcot_plugin.integrations.verl.session_plane import as_sessions, layout_of
 from rredcot_plugin.integrations.verl.sessions import row_roles
 from rredcot_plugin.types import Segments
@@ -61,7 +62,10 @@ class MonteCarloHook:
             if self._continuations is None:
                 self._continuations = Continuations(self._trainer, self._estimator, keeps=self._keeps)
             roles = row_roles(batch.keys, batch.tags)
-            plane = as_sessions(self._open(batch, roles.active), layout_of(batch, roles))
+            active = self._open(batch, roles.active)
+            if self._continuations.loop is None:
+                refuse_media(self._trainer, active, "algorithm.rredcot.value_estimator=monte_carlo")
+            plane = as_sessions(active, layout_of(batch, roles))
             rows, fields = plane.rows(), plane.reward_fields()
             segments = self._segmenter(rows)
             values, self._metrics = self._continuations.values(

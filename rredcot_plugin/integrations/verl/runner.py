@@ -105,7 +105,7 @@ class CreditRunner:
         self.reader.read_token_scores(batch, state, metrics)
         if not self.exchange.in_pass and state.plan.size:
             with marked_timer("rredcot_probes", timing):
-                self.exchange.run(state)
+                self.exchange.run(batch, state)
         metrics["rredcot/probes/in_pass/mean"] = float(asked and self.exchange.in_pass)
         return batch
 

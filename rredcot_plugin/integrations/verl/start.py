@@ -12,6 +12,7 @@ from rredcot_plugin.integrations.verl.advice import warn_of_pointless
 from rredcot_plugin.integrations.verl.near_misses import check_estimator_name, check_keys
 from rredcot_plugin.integrations.verl.settings import (
     Resolved,
+    bypasses,
     check_estimator,
     is_ours,
     resolve_settings,
@@ -54,6 +55,11 @@ def check_legacy(config: Any, settings: RRedCoTConfig) -> None:
     if "sum_pi_squared" in needs_of(settings.build_baseline(log_probs=True)):
         raise ValueError(
             f"algorithm.rredcot.baseline={settings.baseline}: needs trainer.use_v1=true; set that, or take least_variance"
+        )
+    if bypasses(config):
+        raise ValueError(
+            "algorithm.rollout_correction.bypass_mode=True: with trainer.use_v1=false verl then makes no log-prob pass, where "
+            "credit begins; set bypass_mode=False, or trainer.use_v1=true"
         )
     reason = why_not_in_pass(config)
     if proposal_limits(settings.build_value_estimator()) and (reason or settings.probe_backend == "batched"):
