@@ -144,7 +144,7 @@ def _outcomes(rollouts: Rollouts, segments: Segments) -> tuple[torch.Tensor, Out
     penalties = total.new_zeros(segments.exists.shape)
     if rollouts.penalties is not None:
         penalties = torch.where(finite[:, None], sum_per_segment(rollouts.penalties, segments), 0.0)
-    score = total - penalties.sum(dim=1)
+    score = total if rollouts.penalties is None else torch.where(finite, rollouts.scores, 0.0)
     return penalties, Outcomes(total, score, finite, group_stats(total, rollouts.group_ids, finite))
 
 
@@ -224,7 +224,7 @@ def _from_segments(
     segments, outcomes = evidence.segments, evidence.outcomes
     real = segments.exists & outcomes.finite[:, None]
     measured = torch.where(real, gae + evidence.values - baselines, 0.0)
-    scaled = scale_advantages(measured, baselines, earned.total, segments.exists, earned.stats, _scale(config))
+    scaled = scale_advantages(measured, baselines, earned, real, _scale(config))
     per_segment = torch.where(real, scaled, 0.0)
     return per_segment, spread_to_tokens(per_segment, segments.segment_ids)
 
@@ -237,7 +237,7 @@ def _from_tokens(
     mask = evidence.rollouts.response_mask
     real = mask & outcomes.finite[:, None]
     measured = spread_to_tokens(gae + evidence.values, segments.segment_ids) - baselines
-    scaled = scale_advantages(measured, baselines, earned.total, mask, earned.stats, _scale(config))
+    scaled = scale_advantages(measured, baselines, earned, real, _scale(config))
     tokens = torch.where(real, scaled, 0.0)
     return mean_per_segment(tokens, segments), tokens
 
@@ -264,14 +264,14 @@ def _finished(
     if config.match_grpo:
         advantages = match_token_mean(advantages, _grpo(config, outcomes), segments)
     if _scale(config) == "whiten":
-        advantages = whiten(advantages, segments)
+        advantages = whiten(advantages, segments, outcomes.finite)
     if config.has_critic:
         return advantages, spread_to_tokens(segment_returns, segments.segment_ids)
     return advantages, advantages.clone()
 
 
 def _grpo(config: RRedCoTConfig, outcomes: Outcomes) -> torch.Tensor:
-    return torch.where(outcomes.finite, grpo_advantage(outcomes.total, outcomes.stats, _scale(config)), 0.0)
+    return torch.where(outcomes.finite, grpo_advantage(outcomes, _scale(config)), 0.0)
 
 
 def _scale(config: RRedCoTConfig) -> str:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 MASKED = -1
 """Segment id of a token that the response mask leaves out."""
 
+LARGEST_OUTCOME = 1e30
+
 BLOCK = 1 << 15
 """Numbers of a tensor that ``by_rows`` looks at together."""
 
@@ -124,12 +126,16 @@ class Rollouts:
         if len(shape) != 2:
             raise ValueError(f"{name}: expected two dimensions (B, T), got shape {shape}")
         object.__setattr__(self, "response_mask", self.response_mask.bool())
+        if isinstance(self.group_ids, torch.Tensor):  # the entries of a tensor are equal to themselves alone
+            object.__setattr__(self, "group_ids", self.group_ids.tolist())
         check_shape("response_mask", self.response_mask, shape)
         check_shape("rewards", self.rewards, shape)
+        object.__setattr__(self, "rewards", self.rewards.detach())
         for name in ("log_probs", "entropies", "penalties", "sum_pi_squared"):
             tensor = getattr(self, name)
             if tensor is not None:
                 check_shape(name, tensor, shape)
+                object.__setattr__(self, name, tensor.detach())
                 check_finite(name, tensor, self.response_mask)
         if self.sum_pi_squared is not None:
             check_shares("sum_pi_squared", self.sum_pi_squared, self.response_mask)
@@ -162,15 +168,18 @@ class Rollouts:
 
     @property
     def outcomes(self) -> Float[Tensor, " B"]:
-        """R, the sum of the rewards over the mask; NaN or infinite where a reward function returned that."""
-        return torch.where(self.response_mask, self.rewards.float(), 0.0).sum(dim=1)
+        """R, the sum of the rewards over the mask; NaN or infinite where a reward function returned that, or more than 1e30,
+        with which float32 cannot reckon."""
+        total = torch.where(self.response_mask, self.rewards.float(), 0.0).sum(dim=1)
+        return total.masked_fill(total.abs() > LARGEST_OUTCOME, torch.inf)
 
     @property
-    def penalty_sums(self) -> Float[Tensor, " B"]:
-        """The part of the outcomes that stays on its own tokens: the sum of the penalties over the mask, 0 without any."""
+    def scores(self) -> Float[Tensor, " B"]:
+        """The outcomes without the penalties, taken off token by token: equal scores stay equal whatever penalties sum to."""
         if self.penalties is None:
-            return torch.zeros_like(self.outcomes)
-        return torch.where(self.response_mask, self.penalties, 0.0).sum(dim=1)
+            return self.outcomes
+        left = torch.where(self.response_mask, self.rewards.float() - self.penalties.float(), 0.0)
+        return left.double().sum(dim=1).float()
 
 
 @dataclass(frozen=True)

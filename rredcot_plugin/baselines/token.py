@@ -77,7 +77,8 @@ class TokenBaseline:
             packed = _pack(norms[members], index, lengths).double()
             returns = outcomes.score[members, None].double()
             if rollouts.penalties is not None:
-                returns = returns + _rest(_pack(rollouts.penalties[members], index, lengths).double())
+                penalties = torch.where(mask, rollouts.penalties, 0.0)[members]
+                returns = returns + _rest(_pack(penalties, index, lengths).double())
             alive = torch.arange(packed.shape[1], device=mask.device) < lengths[:, None]
             weight = WEIGHTS[self.weight](packed) + FLOOR
             of_group = _leave_one_out(weight, packed.sum(1) + FLOOR, returns, alive, outcomes.finite[members])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rredcot_plugin.groups import GroupStats
+from rredcot_plugin.groups import Outcomes
 from rredcot_plugin.types import Segments, check_num_segments
 
 if TYPE_CHECKING:
@@ -47,41 +47,45 @@ def segment_gae(deltas: Float[Tensor, "B S"], num_segments: Int[Tensor, " B"], l
     return advantages
 
 
-def grpo_advantage(outcome: Float[Tensor, " B"], stats: GroupStats, scale: str) -> Float[Tensor, " B"]:
+def grpo_advantage(outcomes: Outcomes, scale: str) -> Float[Tensor, " B"]:
     """GRPO's advantage of a trace: (R − mean) / (std + 1e-6), or without the division, as verl computes it."""
-    return (outcome - stats.mean) / divisor(outcome, stats, scale)
+    return (outcomes.total - outcomes.stats.mean) / divisor(outcomes, scale)
 
 
-def whiten(advantages: Float[Tensor, "B T"], segments: Segments) -> Float[Tensor, "B T"]:
-    """Mean 0 and variance 1 over the unmasked tokens of the batch, as verl's PPO does; 0 where masked.
+def whiten(
+    advantages: Float[Tensor, "B T"], segments: Segments, counted: Bool[Tensor, " B"]
+) -> Float[Tensor, "B T"]:
+    """Mean 0 and variance 1 over the unmasked tokens of the batch's ``counted`` rows, as verl's PPO does; 0 elsewhere.
 
     A ÷ sqrt(variance + 1e-8) with the sample variance; a single token keeps its distance from the mean, 0.
     """
-    real = segments.segment_ids >= 0
+    real = (segments.segment_ids >= 0) & counted[:, None]
     count = real.sum().clamp(min=1)
-    mean = advantages.sum() / count
+    mean = torch.where(real, advantages, 0.0).sum() / count
     square = torch.where(real, advantages - mean, 0.0).square().sum()
     scale = (square / (count - 1).clamp(min=1) + 1e-8).rsqrt()
     return torch.where(real, (advantages - mean) * scale, 0.0)
 
 
-def divisor(outcome: Float[Tensor, " B"], stats: GroupStats, scale: str) -> Float[Tensor, " B"]:
+def divisor(outcomes: Outcomes, scale: str) -> Float[Tensor, " B"]:
     """What advantages are divided by: ``group_std`` (GRPO), ``batch_std``, or 1 (``none``: Dr. GRPO; ``whiten``,
     which works on tokens)."""
     if scale == "group_std":
-        return stats.std + EPSILON
+        return outcomes.stats.std + EPSILON
     if scale == "batch_std":
-        spread = outcome.std() if outcome.numel() > 1 else torch.ones((), device=outcome.device)
-        return (spread + EPSILON).expand_as(outcome)
-    return torch.ones_like(outcome)
+        known = outcomes.total[
+            outcomes.finite
+        ].double()  # in float32 equal numbers have a deviation of their rounding
+        spread = known.std().float() if known.numel() > 1 else torch.ones((), device=known.device)
+        return (spread + EPSILON).expand_as(outcomes.total)
+    return torch.ones_like(outcomes.total)
 
 
 def scale_advantages(
     advantages: Float[Tensor, "B K"],
     baselines: Float[Tensor, "B K"],
-    outcome: Float[Tensor, " B"],
+    outcomes: Outcomes,
     real: Bool[Tensor, "B K"],
-    stats: GroupStats,
     scale: str,
 ) -> Float[Tensor, "B K"]:
     """Divide advantages as ``scale`` says, without blowing up where rewards hardly vary. K are segments or tokens.
@@ -91,14 +95,14 @@ def scale_advantages(
     in any other the divisor is at least 1/5 of the largest |b − mean| of the group; with ``batch_std`` the same
     holds for the whole batch. Where b is the group mean this is GRPO's division exactly.
     """
-    by = divisor(outcome, stats, scale)
+    by, stats = divisor(outcomes, scale), outcomes.stats
     if scale not in ("group_std", "batch_std"):
         return advantages / by[:, None]
     index = stats.index if scale == "group_std" else torch.zeros_like(stats.index)
     distance = torch.where(real, (baselines - stats.mean[:, None]).abs(), 0.0).amax(dim=1)
     widest = torch.zeros(len(distance), dtype=distance.dtype, device=distance.device)
     widest = widest.scatter_reduce(0, index, distance, reduce="amax")[index]
-    varies = by > EPSILON  # a rollout that is alone has a deviation of 1
+    varies = by > 1.5 * EPSILON  # a rollout that is alone has a deviation of 1
     by = torch.maximum(by, widest / LARGEST_CORRECTION)
     return torch.where(varies[:, None], advantages / by[:, None], 0.0)
 

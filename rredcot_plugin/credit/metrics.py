@@ -82,7 +82,7 @@ def calibration_metrics(
         return {}
     p = ((values.double() - low) / (high - low))[at]
     y = (((outcome.double() - low) / (high - low))[:, None].expand_as(values))[at]
-    bins = (p * 10).clamp(0, 9).long()
+    bins = (p * 10).nan_to_num(0.0).clamp(0, 9).long()
     counts = p.new_zeros(10).index_add_(0, bins, torch.ones_like(p))
     gap = p.new_zeros(10).index_add_(0, bins, p - y).abs()
     variance = float(y.var(unbiased=False))

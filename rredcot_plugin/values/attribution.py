@@ -76,7 +76,7 @@ class AttributionEstimator:
         finite = torch.isfinite(total)
         known = known & finite
         prior = group_stats(total, rollouts.group_ids, finite).others_mean.double()
-        score = torch.where(finite, total, 0.0).double() - rollouts.penalty_sums.double()
+        score = torch.where(finite, rollouts.scores, 0.0).double()
         before = shares.cumsum(dim=1) - shares  # Σ_{j<i}
         values = prior[:, None] + (score - prior)[:, None] * before
         return Estimate(torch.where(segments.exists & known[:, None], values, 0.0).float(), known)

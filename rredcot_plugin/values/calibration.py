@@ -104,7 +104,9 @@ class OutcomeCalibrator:
             weights = torch.where(own[:, None] == torch.arange(len(distinct)), 0.0, known.weight.double()[:, None])
             beta = fit_ridge(known.features.double()[told], known.change.double()[told], weights[told], self.l2)
             found = (states.features.double() * beta[column, :-1]).sum(1) + beta[column, -1]
-            return found.float()
+            # a line goes on for ever where features differ from all that was fitted; no value changes by more than this
+            low, high = self.span(states.outcome)
+            return found.clamp(low - high, high - low).float()
 
     def remember(self, states: LabelledStates, counted: Bool[Tensor, " M"] | None = None) -> None:
         """Take the step into the window. Past steps with another number of features, from the checkpoint of a version

@@ -41,7 +41,7 @@ class IterativeEstimator:
 
     def combine(self, estimates: Sequence[Estimate], rollouts: Rollouts, segments: Segments) -> Estimate:
         (raw,) = estimates
-        outcome = rollouts.outcomes
+        outcome = rollouts.scores
         usable = raw.known & torch.isfinite(outcome)
         values = raw.values
         for _ in range(self.sweeps):

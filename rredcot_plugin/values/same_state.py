@@ -49,7 +49,7 @@ class SiblingsEstimator:
 
     def __call__(self, probed: Probed | None, *, rollouts: Rollouts, segments: Segments, **_: Any) -> Estimate:
         state = action_fingerprints if self.by == "actions" else lambda *batch: fingerprints(*batch)[1]
-        exists, outcomes = segments.exists.cpu().numpy(), (rollouts.outcomes - rollouts.penalty_sums).cpu()
+        exists, outcomes = segments.exists.cpu().numpy(), rollouts.scores.cpu()
         finite = torch.isfinite(outcomes)
         stats = group_stats(outcomes, rollouts.group_ids, finite)
         outcomes = torch.where(finite, outcomes, 0.0)

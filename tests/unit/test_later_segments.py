@@ -148,7 +148,8 @@ def drawn(states: int = 60) -> tuple[LabelledStates, torch.Tensor]:
     x = torch.randn(states, 3, generator=generator).double()
     change = 0.5 * x[:, 0] + 0.1 * torch.randn(states, generator=generator).double() + 1
     one = torch.ones(states).double()
-    return LabelledStates(x, one, one, one, change), torch.arange(states) % 10
+    outcome = torch.where(torch.arange(states) % 2 == 0, 5.0, -5.0).double()
+    return LabelledStates(x, outcome, one, one, change), torch.arange(states) % 10
 
 
 def test_the_regression_finds_what_is_to_be_expected_without_the_own_group() -> None:
@@ -159,6 +160,14 @@ def test_the_regression_finds_what_is_to_be_expected_without_the_own_group() -> 
     again = OutcomeCalibrator().expected_changes(moved, fold)
     assert torch.allclose(found[fold == 3], again[fold == 3])
     assert not torch.allclose(found[fold == 4], again[fold == 4])
+
+
+def test_no_change_is_expected_that_outcomes_do_not_allow() -> None:
+    """A feature that hardly varies over the other groups, and is far off in the own one, tells nothing."""
+    states, fold = drawn()
+    features = torch.where(fold[:, None] == 3, 1.0, 1e-4) * states.features
+    found = OutcomeCalibrator().expected_changes(dataclasses.replace(states, features=features), fold)
+    assert float(found.abs().max()) == 10.0, "outcomes are -5 and 5"
 
 
 def test_past_steps_tell_what_they_know_and_checkpoints_keep_it() -> None:
