@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import InitVar, dataclass, fields
 from typing import Any
 
@@ -37,8 +37,13 @@ class RRedCoTConfig(Options):
                 f"preset={preset!r}: the constructor takes no preset, "
                 f'use RRedCoTConfig.from_mapping({{"preset": {preset!r}, ...}})'
             )
-        if isinstance(self.shapers, str):
+        if isinstance(self.shapers, str) or not isinstance(self.shapers, Iterable):
             raise ValueError(f"shapers={self.shapers!r}: expected a list of names, or of {{name, options}}")
+        for key in ("segmenter_kwargs", "value_kwargs", "baseline_kwargs"):
+            if not isinstance(getattr(self, key), Mapping):
+                raise ValueError(
+                    f"{key}={getattr(self, key)!r}: expected a mapping of options, such as {{name: 16}}"
+                )
         object.__setattr__(self, "shapers", tuple(self.shapers))
         for key in fields(self):
             key.metadata["allowed"].check(key.name, getattr(self, key.name))
@@ -191,4 +196,6 @@ def _shaper(entry: str | Mapping[str, Any]) -> Any:
         return SHAPERS.get(entry)
     if not isinstance(entry, Mapping) or set(entry) - {"name", "options"} or "name" not in entry:
         raise ValueError(f"shapers: expected a name or {{name, options}}, got {entry!r}")
+    if not isinstance(entry.get("options", {}), Mapping):
+        raise ValueError(f"shapers: options of {entry['name']}: expected a mapping, got {entry['options']!r}")
     return SHAPERS.get(entry["name"], **entry.get("options", {}))

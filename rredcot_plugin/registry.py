@@ -11,6 +11,7 @@ import difflib
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -99,10 +100,26 @@ class Registry:
             ValueError: an unknown name, or options that the entry does not take.
         """
         factory = self.factory(name_or_path)
+        self._check_options(factory, name_or_path, options)
         try:
             return factory(**options)
         except TypeError as error:
             raise ValueError(f"{self.kind} {name_or_path!r} with options {options}: {error}") from error
+
+    def _check_options(self, factory: Factory, name: str | Mapping[str, Any], options: Mapping[str, Any]) -> None:
+        try:
+            takes = inspect.signature(factory).parameters.values()
+        except (TypeError, ValueError):  # of a class written in C
+            return
+        known = [one.name for one in takes if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)]
+        if any(one.kind is one.VAR_KEYWORD for one in takes):
+            return
+        for option in options:
+            if option not in known:
+                known_ones = ", ".join(known) or "none"
+                raise ValueError(
+                    f"{self.kind} {name!r}: unknown option {option!r}.{nearest(str(option), known)} Known: {known_ones}"
+                )
 
     def _from_module(self, path: str) -> Factory:
         module_name, _, attribute = path.partition(":")

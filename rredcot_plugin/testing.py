@@ -67,7 +67,13 @@ def text_rollouts(texts: Sequence[str], outcomes: Sequence[float] | None = None,
     """Rollouts of one group, a token a character, right-padded; the reward stands on the last character.
 
     ``outcomes`` are 0 unless given; ``fields`` are further fields of ``Rollouts``, or replace those made here.
+
+    Raises:
+        ValueError: outcomes that are not one for each text.
     """
+    if isinstance(texts, str) or (outcomes is not None and len(outcomes) != len(texts)):
+        got = "one text" if isinstance(texts, str) else f"{len(texts)} texts and {len(outcomes or ())} outcomes"
+        raise ValueError(f"texts: expected a list of them, and as many outcomes if any, got {got}")
     T = max(1, *map(len, texts))
     lengths = torch.tensor([len(text) for text in texts])
     rewards = torch.zeros(len(texts), T)

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rredcot_plugin.commands.needs import require
+from rredcot_plugin.commands.writing import written
 from rredcot_plugin.demo.run import DemoSettings, Show, run_demo
 from rredcot_plugin.demo.training import TrainingFailedError
 from rredcot_plugin.report.colour import credit_scale
@@ -41,6 +42,8 @@ def demo(
         settings = DemoSettings(out, steps, seed, names, rollout, force, keep)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
+    with written("out", out):
+        out.mkdir(parents=True, exist_ok=True)
     console = Console(highlight=False)
     try:
         _run(settings, console)

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from rredcot_plugin.commands.needs import require
+from rredcot_plugin.commands.writing import written
 from rredcot_plugin.installed import installed_version
 
 if TYPE_CHECKING:
@@ -53,8 +54,11 @@ def dry_run(
         if not script.is_file():
             found = "a folder" if script.is_dir() else "nothing"
             raise typer.BadParameter(f"recipe={script}: expected a script that starts a trainer, got {found}")
-    if out is not None and out.exists() and any(out.iterdir()):
-        raise typer.BadParameter(f"out={out}: not empty; take another folder")
+    if out is not None:
+        with written("out", out):
+            out.mkdir(parents=True, exist_ok=True)
+        if any(out.iterdir()):
+            raise typer.BadParameter(f"out={out}: not empty; take another folder")
     console = Console(highlight=False)
     failed = [
         str(script)

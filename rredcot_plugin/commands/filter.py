@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rredcot_plugin.commands.score import tell_left_out
+from rredcot_plugin.commands.writing import written
 
 if TYPE_CHECKING:
     from rredcot_plugin.offline.conditions import Condition, Selection
@@ -74,7 +75,8 @@ def filter_rollouts(
     _preview([trace for _, trace in kept[:preview]], console)
     console.print(counts_table(conditions, selection, invert))
     if out is not None:
-        write_records(out, [record for record, _ in kept])
+        with written("out", out):
+            write_records(out, [record for record, _ in kept])
         console.print(Text(str(out)), soft_wrap=True)
     for path, lines in bad.items():
         tell_left_out(path, lines, errors)

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 import rredcot_plugin
+from rredcot_plugin.commands.writing import written
 
 recipe = typer.Typer(
     help="List the training scripts that come with rredcot, or print one as a single file.", no_args_is_help=True
@@ -78,7 +79,8 @@ def print_recipe(
         raise typer.BadParameter(f"out={out}: exists; take another name, or remove it first")
     if not out.parent.is_dir():
         raise typer.BadParameter(f"out={out}: there is no folder {out.parent}")
-    out.write_text(text, encoding="utf-8")
+    with written("out", out):
+        out.write_text(text, encoding="utf-8")
     if path.suffix == ".sh":
         out.chmod(out.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
     typer.echo(f"written: {out}")

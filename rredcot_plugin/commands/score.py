@@ -29,10 +29,16 @@ NEEDS = ("transformers", "yaml")
 SHOWN = 5
 """Broken lines that are told one by one."""
 
+NO_PROPOSAL = "rredcot/fallback/no_proposal/mean"
+NOTHING_PROBED = (
+    "no trace had an answer to probe, so values are those of their groups: give ground_truth (or, for "
+    "value_estimator=reference, references), or take value_estimator=confidence"
+)
+
 SHOWN_METRICS = {
     "rredcot/probes/per_trace/mean": "probes a trace",
     "rredcot/fallback/ground_truth/mean": "traces probed with the ground truth",
-    "rredcot/fallback/no_proposal/mean": "traces with nothing to probe",
+    NO_PROPOSAL: "traces with nothing to probe",
     "rredcot/fallback/uncalibrated/mean": "chunks without a calibration",
     "rredcot/value/brier/mean": "Brier score of the values",
 }
@@ -156,6 +162,8 @@ def _tell_result(settings: ScoreSettings, result: ScoreResult, console: Console)
         console.print("nothing was left to score")
     traces = read_dumps(out)
     console.print(summary_table(traces, result.metrics))
+    if result.metrics.get(NO_PROPOSAL) == 1.0:
+        console.print(Text(f"warning: {NOTHING_PROBED}", style="yellow"), soft_wrap=True)
     numbers = Statistics.of(traces)
     for warning in findings(numbers.steps(), numbers.bias(), calibrated=settings.config.calibrate != "none"):
         console.print(Text(f"warning: {warning}", style="yellow"), soft_wrap=True)

@@ -75,11 +75,17 @@ def check_with_verl(config: Any, environment: Mapping[str, str]) -> list[str]:
     Raises:
         RecipeError: what verl objects to, in its words.
     """
+    from hydra.errors import InstantiationException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import MissingMandatoryValue
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import omega_conf_to_dataclass, validate_config
 
+    from rredcot_plugin.integrations.verl.start import check_counts
+
     notes, rollout = [], config.actor_rollout_ref.rollout
-    if rollout.name == "vllm" and find_spec("vllm") is None:
+    # select: a name that is missing is for the validation to say
+    if OmegaConf.select(rollout, "name") == "vllm" and find_spec("vllm") is None:
         # verl's validation asks vLLM for the LoRA ranks that it takes, and for nothing else
         config = copy.deepcopy(config)
         config.actor_rollout_ref.rollout.name = "hf"
@@ -87,8 +93,16 @@ def check_with_verl(config: Any, environment: Mapping[str, str]) -> list[str]:
             notes.append("whether vLLM takes this LoRA rank was not checked: vLLM is not installed here")
     with mock.patch.dict(os.environ, environment), _quiet():
         try:
+            check_counts(config)
             omega_conf_to_dataclass(rollout)
             validate_config(config, need_reference_policy(config), need_critic(config))
+        except MissingMandatoryValue as error:
+            raise RecipeError(
+                f"verl's validation: {error.full_key}: has no value and no default; set it"
+            ) from error
+        except InstantiationException as error:  # what the class behind a key said stands last
+            reason = one_line(str(error.__cause__ or error))
+            raise RecipeError(f"verl's validation: {reason}") from error
         except (AssertionError, ValueError, TypeError, NotImplementedError, KeyError) as error:
             raise RecipeError(f"verl's validation: {one_line(str(error)) or type(error).__name__}") from error
     return notes

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from rredcot_plugin.biases import biases_of
 from rredcot_plugin.choices import automatic
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.explanation.cost import Sizes, costs, with_model
@@ -87,7 +88,7 @@ def explain_options(pairs: Sequence[str]) -> Explanation:
             None,
         )
     )
-    return Explanation(None, tuple(rows_of(config, sources, choices)), lines)
+    return Explanation(None, tuple(rows_of(config, sources, choices)), lines, tuple(biases_of(config)))
 
 
 def explain_overrides(overrides: Sequence[str]) -> Explanation:

@@ -101,9 +101,18 @@ def _group(uid: Any, prompt: Any, from_verl: bool) -> tuple[str, str | None, int
 def _prompt(value: Any) -> str | list[Mapping[str, Any]]:
     if isinstance(value, str):
         return value
-    if isinstance(value, list) and value and all(isinstance(m, Mapping) and "role" in m for m in value):
+    if isinstance(value, list) and value and all(_is_message(m) for m in value):
         return value
     raise ValueError(f"prompt: expected a text or a list of messages with 'role' and 'content', got {value!r:.80}")
+
+
+def _is_message(value: Any) -> bool:
+    """A role and what was said; parts of a message other than text are the template's affair."""
+    return (
+        isinstance(value, Mapping)
+        and isinstance(value.get("role"), str)
+        and isinstance(value.get("content"), str | list)
+    )
 
 
 def _response(value: Any) -> str:

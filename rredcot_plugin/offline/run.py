@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -79,6 +80,9 @@ class ScoreResult:
 
 Tell = Callable[[str], None]
 
+SHOWN = 5
+"""Lines that are named."""
+
 
 def run_score(settings: ScoreSettings, tell: Tell, show: Callable[[Progress], None]) -> ScoreResult:
     """Score what is left to score. ``tell`` gets sentences.
@@ -92,6 +96,11 @@ def run_score(settings: ScoreSettings, tell: Tell, show: Callable[[Progress], No
     rows = last_outputs(found)
     if len(rows) < len(found):
         tell(f"{len(found) - len(rows)} earlier outputs of a session are left out, as in training")
+    if odd := [row.line for row in rows if not math.isfinite(row.reward)]:
+        lines = ", ".join(map(str, odd[:SHOWN])) + (" …" if len(odd) > SHOWN else "")
+        tell(
+            f"{len(odd)} of {len(rows)} rewards are NaN or infinite (lines {lines}): these rollouts get no credit"
+        )
     chunks = make_chunks(rows, settings.groups_per_chunk)
     tokenizer = load_tokenizer(settings.model, settings.chat_template, settings.trust_remote_code)
     scorer = ChunkScorer(RowEncoder(tokenizer, settings.prompts), settings.config)

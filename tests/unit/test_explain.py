@@ -227,3 +227,18 @@ def test_wrong_usage_exits_with_2(arguments: tuple[str, ...]) -> None:
 )
 def test_no_more_proposals_are_counted_than_a_group_can_make(overrides: list[str], proposals: int) -> None:
     assert f"x {proposals} proposals" in said(explain_overrides(overrides))
+
+
+@pytest.mark.parametrize(
+    ("pairs", "warning"),
+    [
+        (["value_estimator=own_ratio"], "looks at the outcome of the very trace it values"),
+        (["segmenter=hybrid_retrospective"], "train with hybrid or another one"),
+        (["shapers=[smoothing]"], "shapers=smoothing: they look at the whole trace"),
+        (["preset=exact", "lam=0.95"], "lam=0.95 takes values for what later segments earn"),
+    ],
+)
+def test_options_that_bias_the_gradient_are_warned_of_in_both_forms(pairs: list[str], warning: str) -> None:
+    for found in (explain_options(pairs), explain_overrides(pairs)):
+        assert [text for text in found.warnings if warning in text]
+    assert explain_options(["preset=exact"]).warnings == ()

@@ -99,6 +99,13 @@ def test_what_does_not_go_together_is_named(words: list[str], message: str) -> N
         split_arguments(words)
 
 
+def test_without_openrlhf_help_is_that_of_our_own_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--help"])
+    said = capsys.readouterr().out
+    assert "--algo.advantage.estimator rredcot " in said
+    assert said.endswith("openrlhf is not installed in this environment, so its flags are not shown.\n")
+
+
 def test_without_openrlhf_it_says_what_to_install(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--algo.advantage.estimator", "rredcot"])

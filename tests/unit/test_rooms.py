@@ -12,6 +12,7 @@ METHOD = [
     "groups",
     "config",
     "allowed",
+    "biases",
     "choices",
     "options",
     "presets",

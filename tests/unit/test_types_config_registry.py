@@ -13,6 +13,7 @@ import torch
 import rredcot_plugin as rr
 from rredcot_plugin.credit.redistribution import sum_per_segment
 from rredcot_plugin.registry import Registry
+from rredcot_plugin.testing import text_rollouts
 
 
 def rollouts(**kwargs) -> rr.Rollouts:
@@ -180,3 +181,29 @@ def test_the_core_imports_no_host() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("key", ["segmenter_kwargs", "value_kwargs", "baseline_kwargs"])
+@pytest.mark.parametrize("value", [3, None, "text", ["a"]])
+def test_options_of_an_entry_are_a_mapping(key: str, value: object) -> None:
+    with pytest.raises(ValueError, match=f"{key}=.*: expected a mapping of options"):
+        rr.RRedCoTConfig.from_mapping({"baseline": "trace", key: value})
+
+
+@pytest.mark.parametrize("shapers", [3, None, [{"name": "smoothing", "options": 3}]])
+def test_shapers_are_a_list_of_names_and_options(shapers: object) -> None:
+    with pytest.raises(ValueError, match=r"shapers.*: expected a"):
+        rr.RRedCoTConfig.from_mapping({"shapers": shapers})
+
+
+def test_an_unknown_option_of_an_entry_is_named_with_the_nearest_one() -> None:
+    with pytest.raises(
+        ValueError, match=r"segmenter 'sentence': unknown option 'maxsegments'\. Did you mean 'max_segments'"
+    ):
+        rr.RRedCoTConfig.from_mapping({"segmenter_kwargs": {"maxsegments": 4}})
+
+
+@pytest.mark.parametrize("given", [("abc", None), (["a", "b", "c"], [1.0])])
+def test_text_rollouts_have_an_outcome_for_each_text(given: tuple) -> None:
+    with pytest.raises(ValueError, match="texts: expected a list of them, and as many outcomes"):
+        text_rollouts(*given)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from rredcot_plugin.installed import installed_version
 from rredcot_plugin.integrations.openrlhf import OPTIONS
 from rredcot_plugin.integrations.openrlhf.arguments import ESTIMATOR, PREFIX, Arguments, split_arguments
 from rredcot_plugin.integrations.openrlhf.hooks import activate
@@ -46,6 +47,9 @@ def main(words: Sequence[str]) -> None:
     helps = "-h" in words or "--help" in words
     if helps:
         sys.stdout.write(f"{HELP}\n")
+        if installed_version("openrlhf") is None:
+            sys.stdout.write("openrlhf is not installed in this environment, so its flags are not shown.\n")
+            return
     os.environ.pop(OPTIONS, None)
     try:
         arguments = split_arguments(words)

@@ -6,11 +6,12 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
+from rredcot_plugin.biases import biases_of
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.integrations.verl.estimator import RED
 from rredcot_plugin.integrations.verl.settings import bypasses
 from rredcot_plugin.report.findings import FEW_SEGMENTS
-from rredcot_plugin.values.base import proposal_limits, scores_read, sees_outcome
+from rredcot_plugin.values.base import proposal_limits, scores_read
 
 logger = logging.getLogger(__name__)
 
@@ -84,11 +85,7 @@ def _of_the_group(config: Any) -> Iterator[str]:
 
 
 def _of_bias(config: Any, settings: RRedCoTConfig) -> Iterator[str]:
-    if sees_outcome(settings.build_value_estimator()) and settings.lam == 1.0 and settings.mode == "segment_gae":
-        yield (
-            f"value_estimator={settings.value_estimator} looks at the outcome of the very trace it values, so the policy "
-            "gradient is biased with lam=1 too; support, self_normalized, confidence and monte_carlo are not"
-        )
+    yield from biases_of(settings)
     yield from _of_weights(config, settings)
 
 

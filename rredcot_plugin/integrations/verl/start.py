@@ -6,6 +6,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from rredcot_plugin.baselines.base import needs_of
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.integrations.verl.advice import warn_of_pointless
@@ -19,7 +21,15 @@ from rredcot_plugin.integrations.verl.settings import (
     switch_on_critic,
     why_not_in_pass,
 )
+from rredcot_plugin.registry import check_count
 from rredcot_plugin.values.base import proposal_limits, scores_read
+
+COUNTS = (
+    "actor_rollout_ref.rollout.n",
+    "data.train_batch_size",
+    "data.max_prompt_length",
+    "data.max_response_length",
+)
 
 
 def check_run(config: Any) -> Resolved | None:
@@ -32,12 +42,25 @@ def check_run(config: Any) -> Resolved | None:
     if not is_ours(config):
         return None
     check_keys(config)
+    check_counts(config)
     resolved = resolve_settings(config)
     if not config.trainer.use_v1:
         check_legacy(config, resolved.config)
     chosen = switch_on_critic(config)
     check_estimator(config, resolved.config)
     return dataclasses.replace(resolved, choices=resolved.choices | chosen)
+
+
+def check_counts(config: Any) -> None:
+    """Numbers of verl's that ours follows; verl itself finds a text among them only when it computes with it.
+
+    Raises:
+        ValueError: one that is no positive integer.
+    """
+    for key in COUNTS:
+        value = OmegaConf.select(config, key)
+        if value is not None:
+            check_count(key, value)
 
 
 def check_legacy(config: Any, settings: RRedCoTConfig) -> None:
