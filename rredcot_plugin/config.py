@@ -39,10 +39,10 @@ class RRedCoTConfig(Options):
             )
         if isinstance(self.shapers, str) or not isinstance(self.shapers, Iterable):
             raise ValueError(f"shapers={self.shapers!r}: expected a list of names, or of {{name, options}}")
-        for key in ("segmenter_kwargs", "value_kwargs", "baseline_kwargs"):
-            if not isinstance(getattr(self, key), Mapping):
+        for name in ("segmenter_kwargs", "value_kwargs", "baseline_kwargs"):
+            if not isinstance(getattr(self, name), Mapping):
                 raise ValueError(
-                    f"{key}={getattr(self, key)!r}: expected a mapping of options, such as {{name: 16}}"
+                    f"{name}={getattr(self, name)!r}: expected a mapping of options, such as {{name: 16}}"
                 )
         object.__setattr__(self, "shapers", tuple(self.shapers))
         for key in fields(self):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -53,7 +54,7 @@ def step_values(
         return StepValues(stats.mean[:, None], fit(stats.mean[:, None]))
     prior = stats.others_mean if config.leave_one_out else stats.mean
     estimator = config.build_value_estimator()
-    evidence = _by_proposal(probed, estimator, segments)
+    evidence = _by_proposal(probed, estimator, segments, calibrator.lowest)
     found = estimate(estimator, evidence, clip=config.clip, rollouts=rollouts, segments=segments)
     behind_prompt = (segments.exists & found.known[:, None])[:, 1:]
     check_finite(f"values of {type(estimator).__name__}", found.values[:, 1:], behind_prompt)
@@ -71,9 +72,9 @@ def step_values(
 
 
 def _by_proposal(
-    probed: Probed | Mapping[str, Probed] | None, estimator: object, segments: Segments
+    probed: Probed | Mapping[str, Probed] | None, estimator: object, segments: Segments, lowest: float | None
 ) -> Mapping[str, Probed]:
-    """The probes by what was proposed, their shapes checked."""
+    """The probes by what was proposed, their shapes checked, with the ``lowest`` reward of past steps."""
     if isinstance(probed, Probed):
         probed = dict.fromkeys(proposal_limits(estimator), probed)
     for name, found in (probed or {}).items():
@@ -86,7 +87,7 @@ def _by_proposal(
                 f"probed.num_segments of {name}: expected those of the segments, {segments.num_segments.tolist()}, "
                 f"got {found.num_segments.tolist()}"
             )
-    return probed or {}
+    return {name: dataclasses.replace(found, lowest=lowest) for name, found in (probed or {}).items()}
 
 
 def has_groups_mean(config: RRedCoTConfig, segments: Segments) -> bool:

@@ -22,7 +22,7 @@ from rredcot_plugin.state_numbers import StateNumbers, state_numbers
 from rredcot_plugin.text.alignment import TokenBytes
 from rredcot_plugin.text.encoding import AnswerStyle, ProbeEncoder
 from rredcot_plugin.types import Segments, check_partition
-from rredcot_plugin.values.proposals import lowest_of_others
+from rredcot_plugin.values.proposals import floor_of
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -60,11 +60,11 @@ class GroupWork:
         style = AnswerStyle.of(rows.rollouts.texts or [], rows.prompt_tails)
         return BatchSummary(levels, style, outcomes, rows.tokens, self._watch(rows.rollouts), added, unread)
 
-    def plan(self, style: AnswerStyle, lowest: Float[Tensor, " B"]) -> ProbePlan:
+    def plan(self, style: AnswerStyle, floor: Float[Tensor, " B"]) -> ProbePlan:
         """The probes, with the summary of all parts."""
         assert self.rows is not None and self._segments is not None
         self.encoder.learn(style)
-        return place_probes(self.rows, self._segments, self.config, self.encoder, lowest)
+        return place_probes(self.rows, self._segments, self.config, self.encoder, floor)
 
     def update_signals(
         self,
@@ -104,11 +104,13 @@ def split_groups(group_ids: Sequence[Hashable], sizes: Sequence[int], parts: int
     return [sorted(rows) for rows in found]
 
 
-def plan_in_parts(whole: Part, indices: Sequence[Index], ask: Ask) -> tuple[BatchSummary, ProbePlan]:
-    """The summary of the batch, and its probes."""
+def plan_in_parts(
+    whole: Part, indices: Sequence[Index], ask: Ask, lowest: float | None = None
+) -> tuple[BatchSummary, ProbePlan]:
+    """The summary of the batch, and its probes; ``lowest`` as in ``plan_probes``."""
     summary = merge_summaries(ask("read", [(whole.take(index), index) for index in indices]), indices)
-    lowest = lowest_of_others(summary.outcomes)
-    plans = ask("plan", [(summary.style, lowest[index]) for index in indices])
+    floor = floor_of(summary.outcomes, lowest)
+    plans = ask("plan", [(summary.style, floor[index]) for index in indices])
     return summary, merge_plans(plans, indices, summary.levels[-1])
 
 

@@ -24,7 +24,7 @@ from rredcot_plugin.values.proposals import (
     NOTHING,
     Proposals,
     build_proposals,
-    lowest_of_others,
+    floor_of,
 )
 from rredcot_plugin.values.reference import build_references, reference_answers
 
@@ -110,11 +110,17 @@ class ProbePlan:
 
 
 def plan_probes(
-    rows: PromptedRollouts, segments: Segments, config: RRedCoTConfig, encoder: ProbeEncoder
+    rows: PromptedRollouts,
+    segments: Segments,
+    config: RRedCoTConfig,
+    encoder: ProbeEncoder,
+    lowest: float | None = None,
 ) -> ProbePlan:
-    """Put every proposal after every boundary of every trace; looks at nothing but the batch."""
+    """Put every proposal after every boundary of every trace; looks at nothing but the batch, and ``lowest`` of past steps
+    (``floor_of``)."""
     encoder.observe(rows.rollouts.texts or [], rows.prompt_tails)
-    return place_probes(rows, segments, config, encoder, lowest_of_others(redistributed(rows.rollouts, config)))
+    floor = floor_of(redistributed(rows.rollouts, config), lowest)
+    return place_probes(rows, segments, config, encoder, floor)
 
 
 def redistributed(rollouts: Rollouts, config: RRedCoTConfig) -> Float[Tensor, " B"]:
@@ -123,15 +129,14 @@ def redistributed(rollouts: Rollouts, config: RRedCoTConfig) -> Float[Tensor, " 
 
 
 def place_probes(
-    rows: PromptedRollouts, segments: Segments, config: RRedCoTConfig, encoder: ProbeEncoder, lowest: torch.Tensor
+    rows: PromptedRollouts, segments: Segments, config: RRedCoTConfig, encoder: ProbeEncoder, floor: torch.Tensor
 ) -> ProbePlan:
-    """The same for whole groups of a batch, by an encoder that has seen all of it; ``lowest`` (B,) as in
+    """The same for whole groups of a batch, by an encoder that has seen all of it; ``floor`` (B,) as in
     ``build_proposals``."""
     limits = proposal_limits(config.build_value_estimator())
-    worth = redistributed(rows.rollouts, config) if limits else lowest
+    worth = redistributed(rows.rollouts, config) if limits else floor
     found = {
-        kind: _propose(kind, limit, rows.rollouts, config, encoder, worth, lowest)
-        for kind, limit in limits.items()
+        kind: _propose(kind, limit, rows.rollouts, config, encoder, worth, floor) for kind, limit in limits.items()
     }
     valid = {kind: proposals.valid.clone() for kind, proposals in found.items()}
     packed, places, tokens = [], [], 0
@@ -223,7 +228,7 @@ def _propose(
     config: RRedCoTConfig,
     encoder: ProbeEncoder,
     worth: torch.Tensor,
-    lowest: torch.Tensor,
+    floor: torch.Tensor,
 ) -> Proposals:
     """The proposals of one kind (``ValueEstimator.proposes``); ``worth`` (B,) of each response as an answer."""
     if kind == REFERENCE or (kind in FROM_OTHERS and config.proposals == "reference"):
@@ -240,7 +245,7 @@ def _propose(
         allowed=config.proposals,
         leave_one_out=config.leave_one_out,
         max_proposals=limit,
-        lowest=lowest,
+        floor=floor,
     )
 
 

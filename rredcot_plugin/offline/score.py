@@ -98,7 +98,8 @@ class ChunkScorer:
         levels = self.config.build_levels(before)
         segments = levels[-1]
         self.encoder.answer_format, self.encoder.thinking, self.encoder.opens = self._overall
-        plan = plan_probes(dataclasses.replace(batch, rollouts=before), segments, self.config, self.encoder)
+        asking = dataclasses.replace(batch, rollouts=before)
+        plan = plan_probes(asking, segments, self.config, self.encoder, calibrator.lowest)
         log_probs = scorer.probes(tokens, plan.specs)
         rollouts = dataclasses.replace(
             batch.rollouts, token_scores=self._token_scores(batch, segments, tokens, scorer)

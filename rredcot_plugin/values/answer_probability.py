@@ -15,7 +15,7 @@ import torch
 from rredcot_plugin.registry import check_count, nearest, register_value_estimator
 from rredcot_plugin.types import Rollouts, check_finite, check_shape
 from rredcot_plugin.values.base import OWN, TRUTH, Estimate, Probed
-from rredcot_plugin.values.proposals import lowest_of_others
+from rredcot_plugin.values.proposals import floor_of
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -102,7 +102,8 @@ class ImportanceEstimator:
     ) -> Estimate:
         check_finite("probed.utility", probed.utility, probed.valid)
         last = (probed.num_segments - 1).clamp(min=0)
-        floor = torch.zeros(len(last)) if rollouts is None or self.kind != "support" else worst_reward(rollouts)
+        takes_floor = rollouts is not None and self.kind == "support"
+        floor = floor_of(rollouts.outcomes, probed.lowest) if takes_floor else torch.zeros(len(last))
         utility = (probed.utility - floor[:, None]).clamp(min=0) if self.kind == "support" else probed.utility
         if clip is None and self.kind == "own_ratio":
             clip = OWN_RATIO_CLIP
@@ -111,12 +112,6 @@ class ImportanceEstimator:
         if clip is not None and self.kind != "own_ratio":
             values = values.clamp(-clip, clip)
         return Estimate(values, probed.valid.any(dim=1))
-
-
-def worst_reward(rollouts: Rollouts) -> Float[Tensor, " B"]:
-    """What an answer that nobody proposed is taken to earn: 0, or the lowest reward of the other rollouts if
-    that is negative."""
-    return lowest_of_others(rollouts.outcomes).clamp(max=0.0)
 
 
 @register_value_estimator("support")

@@ -22,7 +22,8 @@ class Probed:
     ``log_pi[b, i, n]``: log-probability, summed over the tokens of answer n and its terminator, at the
     state before segment i; nats. ``utility`` is the reward of an answer; ``valid`` says which of the N
     columns a row uses. ``num_segments`` gives the states of each row; ``log_q`` the log-probability with
-    which the data set's author wrote a reference, in nats, 0 where unknown.
+    which the data set's author wrote a reference, in nats, 0 where unknown. ``lowest`` is the lowest reward of past steps,
+    None where there are none.
     """
 
     log_pi: Float[Tensor, "B S N"]
@@ -30,6 +31,7 @@ class Probed:
     valid: Bool[Tensor, "B N"]
     num_segments: Int[Tensor, " B"]
     log_q: Float[Tensor, "B N"] | None = None
+    lowest: float | None = None
 
 
 @dataclass(frozen=True)

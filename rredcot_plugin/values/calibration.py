@@ -61,6 +61,11 @@ class OutcomeCalibrator:
                 return float(known.min()), float(known.max())
         return 0.0, 0.0
 
+    @property
+    def lowest(self) -> float | None:
+        """The lowest outcome of the past steps; None without any."""
+        return min((float(p.outcome.min()) for p in self._past if len(p.outcome)), default=None)
+
     def calibrate(
         self,
         states: LabelledStates,

@@ -49,7 +49,7 @@ def build_proposals(
     leave_one_out: bool = True,
     max_proposals: int = 8,
     ground_truth_utility: float = 1.0,
-    lowest: Float[Tensor, " B"] | None = None,
+    floor: Float[Tensor, " B"] | None = None,
 ) -> Proposals:
     """Collect the distinct answers of each group (docs/reference/math.md, "leave-one-out").
 
@@ -58,13 +58,13 @@ def build_proposals(
     given most often come first, and ``max_proposals`` cuts the rest. Answers worth no more than the lowest
     reward (0, or a negative one) tell ``support`` nothing and are left out. A rollout with nothing to propose
     gets the ground truth with ``ground_truth_utility`` where ``allowed`` permits it, else nothing. Rollouts
-    whose outcome is not finite propose nothing. What ``proposes`` may be stands with ``ValueEstimator``. ``lowest`` is
-    ``lowest_of_others`` of the whole batch where these rollouts are a part of one; None: they are all.
+    whose outcome is not finite propose nothing. What ``proposes`` may be stands with ``ValueEstimator``. ``floor`` is
+    ``floor_of`` the whole batch where these rollouts are a part of one; None: they are all.
     """
     for name, given_rows in (("answers", answers), ("group_ids", group_ids)):
         if len(given_rows) != len(outcomes):
             raise ValueError(f"{name}: expected {len(outcomes)} entries, one per rollout, got {len(given_rows)}")
-    worst = (lowest_of_others(outcomes) if lowest is None else lowest).clamp(max=0.0).tolist()
+    worst = (floor_of(outcomes) if floor is None else floor).tolist()
     scores = outcomes.double().tolist()
     finite = torch.isfinite(outcomes).tolist()
     index = group_index(group_ids).tolist()
@@ -95,6 +95,16 @@ def build_proposals(
         source.append(FROM_GROUP if picks else FROM_GROUND_TRUTH if fallback else NOTHING)
         chosen.append([(str(truth).strip(), ground_truth_utility)] if fallback else picks)
     return pack_proposals(chosen, source)
+
+
+def floor_of(outcomes: Float[Tensor, " B"], lowest: float | None = None) -> Float[Tensor, " B"]:
+    """What an answer that nobody proposed is taken to earn: 0, or the lowest reward if that is negative.
+
+    That of past steps (``lowest``), on which no reward of this step has a say: values of other groups, and with them the
+    fit, then do not know a rollout's own. Without a past, of the other rollouts of the batch.
+    """
+    known = lowest_of_others(outcomes) if lowest is None else torch.full_like(outcomes, lowest)
+    return known.clamp(max=0.0)
 
 
 def lowest_of_others(outcomes: Float[Tensor, " B"]) -> Float[Tensor, " B"]:

@@ -28,7 +28,7 @@ from rredcot_plugin.probes.layout import ProbeSpec, unpack
 from rredcot_plugin.text.encoding import ProbeEncoder
 from rredcot_plugin.types import Segments
 from rredcot_plugin.values.calibration import OutcomeCalibrator
-from rredcot_plugin.values.proposals import lowest_of_others
+from rredcot_plugin.values.proposals import floor_of
 from tests.contract.test_verl_options import verl_config
 from tests.unit.test_group_work import TABLE, TOKENIZER
 
@@ -267,7 +267,7 @@ def expected(
     encoder = ProbeEncoder(TOKENIZER, config.bridge, config.terminator, config.max_probe_tokens)
     work = GroupWork(config, TABLE, encoder)
     seen = work.read(rows)
-    plan = work.plan(seen.style, lowest_of_others(seen.outcomes))
+    plan = work.plan(seen.style, floor_of(seen.outcomes, calibrator.lowest if calibrator else None))
     of_outputs, answers = iter(zip(rows.traces(), plan.specs, strict=True)), []
     signals = torch.zeros(rows.rollouts.token_ids.shape)
     for row in range(len(rows.lengths)):

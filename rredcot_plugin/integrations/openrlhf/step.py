@@ -69,7 +69,7 @@ class Crediter:
         places = places_of(samples)
         rows = read_rows(samples, places, self.group_size).read(self.table)
         levels = self.settings.build_levels(rows.rollouts)
-        plan = plan_probes(rows, levels[-1], self.settings, self.encoder)
+        plan = plan_probes(rows, levels[-1], self.settings, self.encoder, self.calibrator.lowest)
         return Step(places, rows, levels, plan, lookahead=self._watch(rows.rollouts))
 
     def credit(

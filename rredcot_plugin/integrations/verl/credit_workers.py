@@ -33,7 +33,7 @@ from rredcot_plugin.state_numbers import StateNumbers
 from rredcot_plugin.text.alignment import TokenBytes
 from rredcot_plugin.text.encoding import AnswerStyle, ProbeEncoder
 from rredcot_plugin.types import Segments
-from rredcot_plugin.values.proposals import lowest_of_others
+from rredcot_plugin.values.proposals import floor_of
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +57,7 @@ class CreditWorker:
         self._work = GroupWork(config, table, encoder)
         self._delivers = delivers
         self._source: Source | None = None
+        self._lowest: float | None = None
 
     def do(self, method: str, parcelled: Any) -> Any:
         """The method's result with these arguments, both as parcels."""
@@ -69,9 +70,9 @@ class CreditWorker:
             rows = source.rows()
         return self._work.read(rows, index)
 
-    def plan(self, style: AnswerStyle, lowest: torch.Tensor) -> ProbePlan:
+    def plan(self, style: AnswerStyle, floor: torch.Tensor) -> ProbePlan:
         """Without the segments, which the driver has from ``read``, and without the probes where they are delivered."""
-        plan = self._work.plan(style, lowest)
+        plan = self._work.plan(style, floor)
         if self._delivers:
             assert self._source is not None
             with reaching():
@@ -153,9 +154,12 @@ class CreditWorkers:
         """How many actors work on the batch at hand; 0: the driver alone."""
         return len(self._indices) if len(self._indices) > 1 else 0
 
-    def plan(self, source: Source, sizes: Sequence[int]) -> tuple[BatchSummary, ProbePlan]:
-        """The summary of a batch, and its probes; ``sizes`` are the tokens of its responses."""
-        self._source, self._indices = source, []
+    def plan(
+        self, source: Source, sizes: Sequence[int], lowest: float | None = None
+    ) -> tuple[BatchSummary, ProbePlan]:
+        """The summary of a batch, and its probes; ``sizes`` are the tokens of its responses, ``lowest`` the lowest reward of
+        past steps."""
+        self._source, self._indices, self._lowest = source, [], lowest
         wanted = 1 if self._lost else self._wanted(sum(sizes))
         if wanted > 1:
             self.group_ids = source.group_ids()
@@ -163,7 +167,7 @@ class CreditWorkers:
         if not self.processes:
             return self.alone()
         try:
-            summary, plan = plan_in_parts(source, self._indices, self.pool.ask)
+            summary, plan = plan_in_parts(source, self._indices, self.pool.ask, lowest)
         except WorkerLostError as error:
             self._lose(error)
             return self.alone()
@@ -177,7 +181,7 @@ class CreditWorkers:
         rows = self._source.rows()
         self.group_ids = [str(name) for name in rows.rollouts.group_ids]
         summary = self._here.read(rows)
-        plan = self._here.plan(summary.style, lowest_of_others(summary.outcomes))
+        plan = self._here.plan(summary.style, floor_of(summary.outcomes, self._lowest))
         if self.delivers and plan.size:
             self._source.put_probes(plan.packed)
         return summary, plan

@@ -70,13 +70,21 @@ class StepReader:
         assert self.table is not None
         return build_levels(rows.read(self.table), self.settings)[-1]
 
-    def plan(self, batch: Any, credit_workers: CreditWorkers, metrics: dict, *, needs_rows: bool) -> StepState:
+    def plan(
+        self,
+        batch: Any,
+        credit_workers: CreditWorkers,
+        metrics: dict,
+        *,
+        needs_rows: bool,
+        lowest: float | None,
+    ) -> StepState:
         """Segments and probes, the latter laid down for the engine unless they run as rows of their own."""
         assert self.table is not None
         roles = row_roles(batch.keys, batch.tags)
         layout = layout_of(batch, roles)
         plane = as_sessions(self.open_rows(batch, roles.active), layout)
-        summary, plan = credit_workers.plan(plane, layout.totals)
+        summary, plan = credit_workers.plan(plane, layout.totals, lowest)
         rows = credit_workers.rows
         if rows is None and needs_rows:
             rows = moved(plane.rows(), summary.moved)

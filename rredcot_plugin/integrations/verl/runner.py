@@ -110,7 +110,8 @@ class CreditRunner:
         return batch
 
     def _plan(self, batch: Any, metrics: dict) -> StepState:
-        return self.reader.plan(batch, self.credit_workers, metrics, needs_rows=self._needs_rows())
+        needs_rows, lowest = self._needs_rows(), self.calibrator.lowest
+        return self.reader.plan(batch, self.credit_workers, metrics, needs_rows=needs_rows, lowest=lowest)
 
     def _needs_rows(self) -> bool:
         """Whether anything in the driver looks at tokens or their signals in this step."""
