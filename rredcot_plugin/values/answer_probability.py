@@ -102,8 +102,9 @@ class ImportanceEstimator:
     ) -> Estimate:
         check_finite("probed.utility", probed.utility, probed.valid)
         last = (probed.num_segments - 1).clamp(min=0)
-        takes_floor = rollouts is not None and self.kind == "support"
-        floor = floor_of(rollouts.outcomes, probed.lowest) if takes_floor else torch.zeros(len(last))
+        floor = torch.zeros(len(last))
+        if rollouts is not None and self.kind == "support":
+            floor = floor_of(rollouts.outcomes, probed.lowest)
         utility = (probed.utility - floor[:, None]).clamp(min=0) if self.kind == "support" else probed.utility
         if clip is None and self.kind == "own_ratio":
             clip = OWN_RATIO_CLIP
