@@ -257,7 +257,7 @@ def shown_of(corpus: Corpus) -> str:
     shown = sum(len(group.traces) for group in corpus.groups)
     return (
         f"{shown:,} of {corpus.num_traces:,} traces are shown, of {len(corpus.groups):,} of {corpus.num_groups:,} "
-        "groups; all numbers are over all of them"
+        "groups (equal texts once); all numbers are over all of them"
     )
 
 

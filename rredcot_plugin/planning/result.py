@@ -67,6 +67,7 @@ class Plan:
         s = self.setup
         return [
             f"{s.mfu:.0%} of {s.tflops:,.0f} TFLOP/s in forward and backward, probes included (--mfu)",
+            "probes cost their operations alone: on an H100 64 of them in 16,384 tokens took 1.21 times the pass, not 1.06",
             f"{s.decode_rate:,.0f} tokens a second and GPU while generating (--decode-tokens-per-second)",
             f"{s.transfer_gb:g} GB/s between a process and TransferQueue (--transfer-gb-per-second), "
             f"{STORAGES} processes at a time",
