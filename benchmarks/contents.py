@@ -61,6 +61,9 @@ GROUPS: dict[str, dict[str, Entry]] = {
             "learning of a real language model in steps of 4 prompts × 4", LANGUAGE_MODEL
         ),
         "learning_lm_shape_1": Entry("… of 16 prompts × 1", LANGUAGE_MODEL),
+        "learning_lm_ranks_4": Entry(
+            "… with rewards that are shares of right lines, in groups of four", LANGUAGE_MODEL
+        ),
         "learning_lm_ranks_1": Entry("… with rewards on the lines that earned them", LANGUAGE_MODEL),
         "learning_low_floor": Entry("the same with baselines of a low floor, at one rate", LEARNING),
         "learning_shape": Entry("the same rollouts as 8 prompts × 2 in place of 2 × 8", LEARNING),

@@ -28,8 +28,10 @@ STUDY = Study(
 )
 
 TRAPS = Study(("traps",), {ALONE: "learning_traps_1"}, (), SYSTEMS)
-LANGUAGE_MODEL = Study(("ranks",), {ALONE: "learning_lm_ranks_1"}, (), SYSTEMS)
 """With one rollout of each prompt alone: compared with the default that is told sums."""
+LANGUAGE_MODEL = Study(
+    ("ranks",), {GROUPS: "learning_lm_ranks_4", ALONE: "learning_lm_ranks_1"}, (GROUPS,), SYSTEMS
+)
 
 
 def table(found: Found) -> str:
@@ -57,16 +59,17 @@ def intervals(found: Found) -> str:
 
 
 def ends(study: Study, found: Found) -> str:
-    """A line per system: the final reward, how many traces have no mistake, and both minus those of the default at the end."""
+    """A line per shape and system: the final reward, how many traces have no mistake, and both minus those of the default with
+    16 × 1 that sees the reward at the end."""
     (family,) = study.families
     lines = [
-        "| reward | final reward, minus the first row's | without a mistake, minus the first row's |",
+        "| reward | final reward, minus the default's | without a mistake, minus the default's |",
         "| --- | --- | --- |",
     ]
     base = found[ALONE, "rredcot"][family]
-    for (_, system), own in found.items():
+    for (shape, system), own in found.items():
         cells = [_end(own[family], base, measure) for measure in ("accuracy", "all_right")]
-        lines.append(f"| {study.systems[system]} | {' | '.join(cells)} |")
+        lines.append(f"| {shape}, {study.systems[system]} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -83,7 +86,8 @@ def main() -> None:
     found = found_curves(STUDY)
     print(table(found), intervals(found), sep="\n\n")
     for study in (TRAPS, LANGUAGE_MODEL):
-        print("", ends(study, found_curves(study)), sep="\n")
+        own = found_curves(study)
+        print("", ends(study, own), *([intervals(own)] if study.bases else []), sep="\n")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -39,10 +39,7 @@ class Trace:
         signals = (None if signal is None else signal[row][columns] for signal in batch_signals)
         if rollouts.texts is None or rollouts.token_offsets is None:
             return cls(columns, None, None, *signals)
-        spans = np.asarray(rollouts.token_offsets[row], dtype=np.int64).reshape(-1, 2)
-        if len(spans) != len(columns):  # one span a column, masked ones included
-            spans = spans[columns]
-        return cls(columns, rollouts.texts[row], spans, *signals)
+        return cls(columns, rollouts.texts[row], spans_of(rollouts.token_offsets[row], columns), *signals)
 
     @property
     def length(self) -> int:
@@ -132,3 +129,9 @@ class Trace:
         last = self.kinds[ends - 1] if len(self.kinds) else np.zeros_like(ends)
         allowed: NDArray[np.bool_] = (self.starts[tokens] >= ends) & ((ends == 0) | (last & UNFINISHED == 0))
         return allowed
+
+
+def spans_of(offsets: Any, columns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(n, 2): the spans of the unmasked tokens, which stand in these columns, from one for each of them or for every column."""
+    spans = np.asarray(offsets, dtype=np.int64).reshape(-1, 2)
+    return spans if len(spans) == len(columns) else spans[columns]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from rredcot_plugin.segmenters.trace import spans_of
 from rredcot_plugin.text.tool_calls import calls_in
 from rredcot_plugin.types import Rollouts, Segments
 
@@ -33,8 +34,9 @@ def action_fingerprints(rollouts: Rollouts, segments: Segments) -> Int[Tensor, "
     mask, counts, starts = rollouts.response_mask.cpu(), segments.num_segments.tolist(), segments.starts.cpu()
     before = torch.nn.functional.pad(mask.cumsum(dim=1), (1, 0)).gather(1, starts).tolist()
     for row, count in enumerate(counts):
-        spans = np.asarray(rollouts.token_offsets[row], dtype=np.int64).reshape(-1, 2)
-        ends, hashes = _events(rollouts.texts[row], spans, mask[row].nonzero()[:, 0].numpy())
+        columns = mask[row].nonzero()[:, 0].numpy()
+        spans = spans_of(rollouts.token_offsets[row], columns)
+        ends, hashes = _events(rollouts.texts[row], spans, columns)
         at = [int(spans[tokens][0]) for tokens in before[row][:count]]
         found[row, :count] = hashes[np.searchsorted(ends, at, side="right")]
     return torch.from_numpy(found.view(np.int64)).to(segments.segment_ids.device)

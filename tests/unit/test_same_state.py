@@ -202,3 +202,27 @@ def test_with_the_own_outcome_it_would_be_biased(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(same_state, "shared", with_own)
     assert off(with_calls(random_agent(0)), 2, **TURNS) > BIASED
+
+
+def test_spans_may_stand_for_every_column() -> None:
+    """As `Rollouts` has them: with padding on the left and a tool's answer between, nothing of a state changes."""
+    said = [[(True, call(k=k)), (False, f"\n{k}\n"), (True, "so "), (True, f"#### {k}")] for k in (1, 2, 1, 2)]
+    of_unmasked = rollouts_of(said, [1.0, 0.0, 1.0, 0.0])
+    padding = [(0, 0)] * 3
+    every = []
+    for words in said:
+        ends = torch.tensor([len(word) for _, word in words]).cumsum(0).tolist()
+        every.append(padding + [(end - len(word), end) for (_, word), end in zip(words, ends, strict=True)])
+
+    def left(tensor: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.pad(tensor, (len(padding), 0))
+
+    of_columns = rr.Rollouts(
+        left(of_unmasked.token_ids), left(of_unmasked.response_mask), left(of_unmasked.rewards), [0] * 4,
+        texts=of_unmasked.texts, token_offsets=every,
+    )  # fmt: skip
+    found = []
+    for rollouts in (of_unmasked, of_columns):
+        segments = rr.get_segmenter("turn")(rollouts)
+        found.append(action_fingerprints(rollouts, segments))
+    assert torch.equal(*found) and len(found[0].unique()) > 2
