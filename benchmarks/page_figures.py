@@ -26,6 +26,7 @@ from ceilings import STUDY as CEILINGS
 from ceilings import by
 from learn.curves import Curves, smoothed
 from learn.statistics import mean_band
+from line_rewards import LANGUAGE_MODEL as RANKS
 from line_rewards import STUDY as LINE_REWARDS
 from line_rewards import TRAPS
 from matplotlib.axes import Axes
@@ -83,11 +84,14 @@ SHAPES: dict[tuple[str, str], Style] = {
     ("16 × 1", "rredcot"): ("rredcot, default, 16 × 1", "#1f6fb4", "-"),
     ("16 × 1", "low_variance"): ("low_variance, 16 × 1", "#2a7f4f", "--"),
 }
+ON_LINES: dict[tuple[str, str], Style] = {
+    ("16 × 1", "line_rewards"): ("the default, rewards on lines, 16 × 1", "#2a7f4f", "-"),
+}
 LINE_CURVES: dict[tuple[str, str], Style] = {
     ("4 × 4", "grpo"): SHAPES["4 × 4", "grpo"],
     ("16 × 1", "rredcot"): SHAPES["16 × 1", "rredcot"],
     ("16 × 1", "line_rewards_reinforce_plus_plus"): ("REINFORCE++, rewards on lines, 16 × 1", "#8a6d3b", "--"),
-    ("16 × 1", "line_rewards"): ("the default, rewards on lines, 16 × 1", "#2a7f4f", "-"),
+    **ON_LINES,
     ("16 × 1", "line_rewards_lam50"): ("… with lam_turn_rewards: 0.5", "#2a7f4f", ":"),
     ("16 × 1", "line_rewards_lam0"): ("… with lam_turn_rewards: 0", "#c0392b", ":"),
 }
@@ -207,7 +211,7 @@ def draw_shapes(output: Path, studies: list[tuple[Study, dict[str, str]]]) -> No
     panels = {}
     for study, titles in studies:
         found = found_curves(study, RESULTS)
-        curves = {key: style for key, style in SHAPES.items() if key in found}
+        curves = {key: style for key, style in (SHAPES | ON_LINES).items() if key in found}
         for family, title in titles.items():
             panels[title] = [(*_smoothed(found[key][family]), style) for key, style in curves.items()]
     _draw_learning(output, panels)
@@ -275,7 +279,11 @@ if __name__ == "__main__":
     titles = {family: f"{family}, {title}" for family, (_, title) in PANELS.items()}
     shares = {"shares": "shares, six lines, reward: share right"}
     draw_shapes(folder / "shapes.png", [(TINY, titles), (SHARES, shares)])
-    draw_shapes(folder / "shapes_lm.png", [(LANGUAGE_MODEL, {"words": "words, SmolLM2-135M-Instruct"})])
+    language_model = [
+        (LANGUAGE_MODEL, {"words": "words, SmolLM2-135M-Instruct"}),
+        (RANKS, {"ranks": "ranks, reward: share of right lines"}),
+    ]
+    draw_shapes(folder / "shapes_lm.png", language_model)
     draw_ceilings(folder / "ceilings.png")
     draw_line_rewards(folder / "line_rewards.png")
     draw_shape_signals(folder / "shape_signal.png")

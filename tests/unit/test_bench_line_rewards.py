@@ -81,13 +81,16 @@ def test_the_pages_have_the_rows_and_the_intervals_of_the_committed_results() ->
 def test_the_language_models_page_has_the_committed_gains() -> None:
     study = line_rewards.LANGUAGE_MODEL
     found = shapes.found_curves(study)
-    assert found["16 × 1", "line_rewards"]["ranks"].seeds.tolist() == [0, 1, 2, 3]
-    root, printed = Path(__file__).parents[2], line_rewards.ends(study, found)
-    page = (root / "docs" / "evidence" / "language-model.md").read_text("utf-8")
-    section = page.partition("**Rewards on single lines gain")[2].partition("\n\n")[0]
-    cited = re.findall(r"-?\d\.\d+ \[[^]]+\]", section)
-    assert len(cited) == 2 and not [number for number in cited if number not in printed]
-    assert cited[0] in (root / "README.md").read_text("utf-8")
+    assert all(own["ranks"].seeds.tolist() == [0, 1, 2, 3] for own in found.values())
+    root, rows = Path(__file__).parents[2], line_rewards.ends(study, found).splitlines()
+    page = (root / "docs" / "evidence" / "language-model.md").read_text("utf-8").replace("−", "-")
+    assert len(rows) == 6 and not [row for row in rows if row not in page.splitlines()]
+    section = page.partition("**Where lines earn shares")[2].partition("\n![")[0]
+    cited = re.findall(r"-?\d\.\d+ \[[^]]+\]", section.partition("The default needs")[2])
+    assert len(cited) == 1 and cited[0] in line_rewards.intervals(found)
+    readme = (root / "README.md").read_text("utf-8")
+    for number in ("0.057 [0.009, 0.106]", "0.083 [0.019, 0.147]", "0.028 [0.011, 0.046]"):
+        assert number in readme
 
 
 def test_rewards_at_the_end_are_learned_from_as_before() -> None:
