@@ -160,6 +160,23 @@ def test_what_the_trainer_over_dataproto_cannot_do(overrides: list[str], message
         check_run(verl_config("trainer.use_v1=False", *overrides))
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "least"),
+    [
+        ("actor_rollout_ref.rollout.n", "abc", 1),
+        ("actor_rollout_ref.rollout.n", "-1", 1),
+        ("data.train_batch_size", "x", 0),
+    ],
+)
+def test_numbers_of_verls_are_numbers(key: str, value: str, least: int) -> None:
+    with pytest.raises(ValueError, match=rf"{key}='?{value}'?: allowed are whole numbers from {least}"):
+        check_run(verl_config(f"{key}={value}"))
+
+
+def test_an_asynchronous_run_has_no_batch_size() -> None:
+    assert check_run(verl_config("data.train_batch_size=0")) is not None
+
+
 def test_the_trainer_over_dataproto_takes_the_default_and_a_critic() -> None:
     assert check_run(verl_config("trainer.use_v1=False")) is not None
     critic = ("algorithm.adv_estimator=rredcot_ppo", "critic.enable=True")

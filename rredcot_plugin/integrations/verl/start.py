@@ -21,15 +21,15 @@ from rredcot_plugin.integrations.verl.settings import (
     switch_on_critic,
     why_not_in_pass,
 )
-from rredcot_plugin.registry import check_count
 from rredcot_plugin.values.base import proposal_limits, scores_read
 
-COUNTS = (
-    "actor_rollout_ref.rollout.n",
-    "data.train_batch_size",
-    "data.max_prompt_length",
-    "data.max_response_length",
-)
+COUNTS = {
+    "actor_rollout_ref.rollout.n": 1,
+    "data.train_batch_size": 0,  # of asynchronous runs, which have none
+    "data.max_prompt_length": 1,
+    "data.max_response_length": 1,
+}
+"""Whole numbers of verl's, and the least that each may be."""
 
 
 def check_run(config: Any) -> Resolved | None:
@@ -55,12 +55,12 @@ def check_counts(config: Any) -> None:
     """Numbers of verl's that ours follows; verl itself finds a text among them only when it computes with it.
 
     Raises:
-        ValueError: one that is no positive integer.
+        ValueError: one that is no whole number, or too small.
     """
-    for key in COUNTS:
+    for key, least in COUNTS.items():
         value = OmegaConf.select(config, key)
-        if value is not None:
-            check_count(key, value)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+            raise ValueError(f"{key}={value!r}: allowed are whole numbers from {least}")
 
 
 def check_legacy(config: Any, settings: RRedCoTConfig) -> None:
