@@ -17,9 +17,9 @@ def biases_of(config: RRedCoTConfig) -> Iterator[str]:
     """One sentence for each (docs/reference/math.md, "why a boundary must not look ahead")."""
     if config.mode != "segment_gae":
         return
-    if config.lam != 1.0:
+    if config.lam != 1.0 and not config.has_critic:  # GAE with a critic is known for it
         yield f"lam={config.lam:g} takes values for what later segments earn: the policy gradient is biased where they are wrong"
-    elif sees_outcome(config.build_value_estimator()):
+    elif config.lam == 1.0 and sees_outcome(config.build_value_estimator()):
         yield (
             f"value_estimator={config.value_estimator} looks at the outcome of the very trace it values, so the policy "
             "gradient is biased with lam=1 too; support, self_normalized, confidence and monte_carlo are not"

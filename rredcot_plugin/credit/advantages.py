@@ -73,9 +73,8 @@ def divisor(outcomes: Outcomes, scale: str) -> Float[Tensor, " B"]:
     if scale == "group_std":
         return outcomes.stats.std + EPSILON
     if scale == "batch_std":
-        known = outcomes.total[
-            outcomes.finite
-        ].double()  # in float32 equal numbers have a deviation of their rounding
+        # in float32 equal numbers have a deviation of their rounding
+        known = outcomes.total[outcomes.finite].double()
         spread = known.std().float() if known.numel() > 1 else torch.ones((), device=known.device)
         return (spread + EPSILON).expand_as(outcomes.total)
     return torch.ones_like(outcomes.total)
@@ -102,7 +101,7 @@ def scale_advantages(
     distance = torch.where(real, (baselines - stats.mean[:, None]).abs(), 0.0).amax(dim=1)
     widest = torch.zeros(len(distance), dtype=distance.dtype, device=distance.device)
     widest = widest.scatter_reduce(0, index, distance, reduce="amax")[index]
-    varies = by > 1.5 * EPSILON  # a rollout that is alone has a deviation of 1
+    varies = by > EPSILON  # a rollout that is alone has a deviation of 1
     by = torch.maximum(by, widest / LARGEST_CORRECTION)
     return torch.where(varies[:, None], advantages / by[:, None], 0.0)
 
