@@ -87,7 +87,10 @@ def test_a_dotted_path_names_one_too() -> None:
     ("options", "message"),
     [
         ({"baseline": "tokn"}, "baseline='tokn': Did you mean 'token'.*Allowed: auto, least_variance"),
-        ({"baseline": "token", "baseline_kwargs": {"size": 1}}, "baseline 'token': unknown option 'size'. Known: weight"),
+        (
+            {"baseline": "token", "baseline_kwargs": {"size": 1}},
+            "baseline 'token': unknown option 'size'. Known: weight",
+        ),
         ({"baseline_kwargs": {"weight": "rest"}}, "baseline_kwargs=.*name the baseline that takes them"),
         ({"baseline": {"path": "/nowhere.py", "name": "X"}}, "baseline file '/nowhere.py': no such file"),
         (

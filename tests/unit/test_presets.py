@@ -73,7 +73,10 @@ def test_a_preset_wins_over_the_defaults_of_an_estimators_name() -> None:
             {"preset": "lean", "value_kwargs": {"max_proposals": 4}},
             "preset lean sets value_estimator=confidence: leave value_kwargs out, or give value_estimator",
         ),
-        ({"preset": "lean", "value_kwargs": {"n": 4}, "value_estimator": "support"}, "'support': unknown option 'n'"),
+        (
+            {"preset": "lean", "value_kwargs": {"n": 4}, "value_estimator": "support"},
+            "'support': unknown option 'n'",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_preset_is_named(options: dict, message: str) -> None:
