@@ -100,13 +100,14 @@ class Registry:
             ValueError: an unknown name, or options that the entry does not take.
         """
         factory = self.factory(name_or_path)
-        self._check_options(factory, name_or_path, options)
         try:
             return factory(**options)
         except TypeError as error:
+            self._check_options(factory, name_or_path, options)
             raise ValueError(f"{self.kind} {name_or_path!r} with options {options}: {error}") from error
 
     def _check_options(self, factory: Factory, name: str | Mapping[str, Any], options: Mapping[str, Any]) -> None:
+        """Raise ``ValueError`` for an option that the entry does not know, with the nearest one."""
         try:
             takes = inspect.signature(factory).parameters.values()
         except (TypeError, ValueError):  # of a class written in C

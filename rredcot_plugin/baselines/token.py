@@ -77,7 +77,7 @@ class TokenBaseline:
             packed = _pack(norms[members], index, lengths).double()
             returns = outcomes.score[members, None].double()
             if rollouts.penalties is not None:
-                penalties = torch.where(mask, rollouts.penalties, 0.0)[members]
+                penalties = torch.where(mask[members], rollouts.penalties[members], 0.0)
                 returns = returns + _rest(_pack(penalties, index, lengths).double())
             alive = torch.arange(packed.shape[1], device=mask.device) < lengths[:, None]
             weight = WEIGHTS[self.weight](packed) + FLOOR

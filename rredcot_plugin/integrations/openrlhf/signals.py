@@ -27,8 +27,7 @@ def signals(
     found: dict[str, torch.Tensor] = {}
     for number, (row, first, _) in enumerate(spans):
         at = mask[number].nonzero()[:, 0]
-        blocks = at.split(BLOCK)
-        for own in blocks:
+        for own in at.split(BLOCK):
             for name, numbers in _of_tokens(logits[row, (first + own).to(logits.device)], squares=squares).items():
                 found.setdefault(name, torch.zeros(mask.shape))[number, own] = numbers.cpu()
     return found
