@@ -30,10 +30,10 @@ def plan(
     prompt_length: opts.PromptLength = DEFAULT.prompt_length,
     response_length: opts.ResponseLength = DEFAULT.response_length,
     segments: opts.Segments = DEFAULT.segments,
-    proposals: opts.Proposals = DEFAULT.proposals,
+    proposals: opts.Proposals = None,
     probe_tokens: opts.ProbeTokens = DEFAULT.probe_tokens,
     backend: opts.Backend = DEFAULT.backend,
-    estimator: opts.Estimator = DEFAULT.estimator,
+    estimator: opts.Estimator = None,
     preset: opts.Preset = None,
     samples: opts.Samples = DEFAULT.samples,
     mfu: opts.Mfu = DEFAULT.mfu,
@@ -52,8 +52,9 @@ def plan(
     from rredcot_plugin.planning.tables import show
 
     try:
-        if preset is not None:
-            estimator = str(find_preset(preset).keys.get("value_estimator", DEFAULT.estimator))
+        estimator = choose_estimator(estimator, preset)
+        if proposals is None:  # the ground truth and what the siblings answered
+            proposals = min(DEFAULT.proposals, max(1, rollouts))
         board = find_gpu(gpu)
         setup = Setup(
             gpus, board.tflops if tflops is None else tflops, board.gb if gpu_gb is None else gpu_gb, prompts,
@@ -70,3 +71,17 @@ def plan(
         if not console.is_terminal:  # a file has no edge: a table cut to 80 columns would lose digits
             console.width = max(console.width, WIDTH)
         show(found, console)
+
+
+def choose_estimator(estimator: str | None, preset: str | None) -> str:
+    """The one that is named, or that of the preset.
+
+    Raises:
+        ValueError: a preset that does not exist, or one beside another estimator.
+    """
+    if preset is None:
+        return DEFAULT.estimator if estimator is None else estimator
+    own = str(find_preset(preset).keys.get("value_estimator", DEFAULT.estimator))
+    if estimator not in (None, own):
+        raise ValueError(f"estimator={estimator}: preset={preset} takes {own}; leave one of the two out")
+    return own

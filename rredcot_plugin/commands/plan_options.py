@@ -21,12 +21,17 @@ Rollouts = Annotated[int, typer.Option(help="Responses a prompt: the group.")]
 PromptLength = Annotated[int, typer.Option(help="Mean tokens of a prompt.")]
 ResponseLength = Annotated[int, typer.Option(help="Mean tokens of a response.")]
 Segments = Annotated[int, typer.Option(help="Mean segments of a response.")]
-Proposals = Annotated[int, typer.Option(help="Mean answers that are probed at a boundary.")]
+Proposals = Annotated[
+    int | None,
+    typer.Option(help="Mean answers that are probed at a boundary; 4, or --rollouts where that is less."),
+]
 ProbeTokens = Annotated[int, typer.Option(help="Mean tokens of a probe.")]
 Backend = Annotated[str, typer.Option(help="cached, packed or batched.")]
 Estimator = Annotated[
-    str,
-    typer.Option(help="support (probes), confidence (no probes), monte_carlo (continuations) or none (GRPO)."),
+    str | None,
+    typer.Option(
+        help="support (probes; the default), confidence (no probes), monte_carlo (continuations) or none (GRPO)."
+    ),
 ]
 Preset = Annotated[str | None, typer.Option(help="Take the estimator of this preset (`rredcot list --presets`).")]
 Samples = Annotated[int, typer.Option(help="Continuations a boundary with monte_carlo.")]

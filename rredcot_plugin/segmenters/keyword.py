@@ -54,9 +54,12 @@ class KeywordSegmenter(CutSegmenter):
 
 
 def check_keywords(keywords: Sequence[str]) -> None:
-    """Raise ``ValueError`` for an empty list, or a single text in its place."""
+    """Raise ``ValueError`` for an empty list, a single text in its place, or what is no word in it."""
     if not keywords or isinstance(keywords, str):
         raise ValueError(f"keywords={keywords!r}: expected a list of words that is not empty")
+    odd = [word for word in keywords if not isinstance(word, str) or not word.strip()]
+    if odd:
+        raise ValueError(f"keywords={keywords!r}: expected words, got {odd[0]!r}; in YAML put it into quotes")
 
 
 def keyword_spans(trace: Trace, keywords: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

@@ -99,7 +99,7 @@ def credit_in_openrlhf(
     return found
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize(("seed", "shape"), [(0, (5, 4)), (1, (5, 4)), (2, (5, 4)), (0, (16, 1))])
 @pytest.mark.parametrize(
     "options",
     [
@@ -111,9 +111,12 @@ def credit_in_openrlhf(
     ],
     ids=lambda options: ",".join(options) or "default",
 )
-def test_both_adapters_give_the_same_credit(queue: MemoryQueue, options: dict[str, Any], seed: int) -> None:
+def test_both_adapters_give_the_same_credit(
+    queue: MemoryQueue, options: dict[str, Any], seed: int, shape: tuple[int, int]
+) -> None:
+    """``shape``: prompts, no more than are a fold each, and rollouts of each."""
     options = {"segmenter": "newline", "scale": "none", **options}
-    rows = bare_rows(seed=seed)
+    rows = bare_rows(*shape, seed=seed)
     batch = lay_down(queue, rows, seed=seed, pad=0)
     order = [int(key.split("_")[-2]) for key in batch.keys]
     in_verl = step(make_trainer(queue, options), batch)

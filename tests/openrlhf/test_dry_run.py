@@ -44,10 +44,6 @@ def test_everything_before_the_training(monkeypatch: pytest.MonkeyPatch, tmp_pat
         ),
         ("--no_such_flag=1", "unrecognized arguments: --no_such_flag=1"),
         ("--train.batch_size=500", "is not a multiple of --train.batch_size 500"),
-        (
-            "--rollout.n_samples_per_prompt=1",
-            "--rollout.n_samples_per_prompt 1: credit is measured from the other",
-        ),
         ("--ds.tensor_parallel_size=2", ""),
         ("--data.max_len=100000", "--train.max_tokens_per_gpu 16384: is less than --data.max_len 100000"),
         ("--reward.remote_url=nothing.py", "--reward.remote_url nothing.py"),

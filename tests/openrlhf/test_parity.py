@@ -48,8 +48,10 @@ def build(
     lam: float = 1.0,
     *,
     rewarded_by_model: bool = False,
+    rollouts: int = GROUP,
 ) -> Any:
     strategy = SimpleNamespace(args=arguments(estimator, lam))
+    strategy.args.rollout.n_samples_per_prompt = rollouts
     if rewarded_by_model:
         strategy.args.reward.remote_url, strategy.args.reward.model_name_or_path = None, "a reward model"
     return cls(None, None, None, None, SimpleNamespace(value=coefficient), strategy, tokenizer)
@@ -62,11 +64,13 @@ def ours(
     options: dict[str, Any],
     coefficient: float = 0.0,
     estimator: str = "rredcot",
+    rollouts: int = GROUP,
 ) -> Any:
     monkeypatch.setenv(OPTIONS, for_processes(estimator, options))
     module = importlib.import_module("rredcot_plugin.integrations.openrlhf.maker")
     maker, theirs = module.RRedCoTExperienceMaker, STANDS_FOR[estimator]
-    return build(maker, theirs, tokenizer, coefficient, rewarded_by_model=estimator == "red")
+    model = estimator == "red"
+    return build(maker, theirs, tokenizer, coefficient, rewarded_by_model=model, rollouts=rollouts)
 
 
 def credited(maker: Any, batch: list[Any]) -> list[Any]:
@@ -90,14 +94,31 @@ def test_one_segment_is_their_own_estimator(
     assert largest > 0.3  # there was something to compare
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"preset": "exact"}, {"preset": "lean"}, {"preset": "low_variance"}, {"segmenter": "fixed", "lam": 0.5}],
-)
-def test_masked_tokens_and_prompts_get_nothing(
-    host: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+OPTIONS_OF_ALL_KINDS = [
+    {},
+    {"preset": "exact"},
+    {"preset": "lean"},
+    {"preset": "low_variance"},
+    {"segmenter": "fixed", "lam": 0.5},
+]
+
+
+@pytest.mark.parametrize("scale", ["none", "group_std"])
+def test_one_rollout_of_a_prompt_and_one_segment_is_the_reward(
+    host: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch, scale: str
 ) -> None:
-    found = credited(ours(host, tokenizer, monkeypatch, options), experiences(host))
+    """As in verl, where GRPO takes a group of one to have mean 0 and deviation 1; OpenRLHF's own estimators of groups refuse."""
+    maker = ours(host, tokenizer, monkeypatch, {**WHOLE, "scale": scale}, rollouts=1)
+    for mine in credited(maker, experiences(host)):
+        torch.testing.assert_close(mine.advantages, mine.rewards[:, None] * mine.action_mask, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("rollouts", [GROUP, 1])
+@pytest.mark.parametrize("options", OPTIONS_OF_ALL_KINDS)
+def test_masked_tokens_and_prompts_get_nothing(
+    host: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], rollouts: int
+) -> None:
+    found = credited(ours(host, tokenizer, monkeypatch, options, rollouts=rollouts), experiences(host))
     assert max(float(own.advantages.abs().max()) for own in found) > 0.0
     for own in found:
         assert own.advantages.shape == own.action_log_probs.shape
@@ -219,10 +240,6 @@ def test_what_does_not_go_together_is_named(host: Any, tokenizer: Any, monkeypat
     args.reward.remote_url = None
     with pytest.raises(ValueError, match=r"--reward.remote_url: is not given.*confidence"):
         check_flags(read_settings("rredcot", {}), args)
-    args.rollout.n_samples_per_prompt = 1
-    with pytest.raises(ValueError, match=r"--rollout.n_samples_per_prompt 1: .*rredcot_ppo"):
-        check_flags(read_settings("rredcot", {"preset": "lean"}), args)
-    check_flags(read_settings("rredcot_ppo", {}), args)
     with pytest.raises(ValueError, match=r"--reward.model_name_or_path None.*give its path"):
         check_flags(read_settings("red", {}), arguments("group_norm"))
 

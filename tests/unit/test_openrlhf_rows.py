@@ -79,7 +79,7 @@ def test_options_are_yaml_and_may_be_nested() -> None:
     words = ["--a", "1", "--algo.rredcot.lam=0.5", "--algo.advantage.estimator=rredcot"]
     words += ["--algo.rredcot.value_kwargs.max_proposals", "2", "--algo.rredcot.leave_one_out", "false"]
     found = split_arguments(words)
-    assert found.host == ["--a", "1", "--algo.advantage.estimator", "group_norm"]
+    assert found.host == ["--a", "1", "--algo.advantage.estimator", "flash_reinforce"]
     assert found.options == {"lam": 0.5, "value_kwargs": {"max_proposals": 2}, "leave_one_out": False}
 
 

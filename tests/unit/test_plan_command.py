@@ -163,6 +163,7 @@ def test_what_does_not_fit_is_said() -> None:
         (["--mfu", "nan"], ("mfu=nan",)),
         (["--backend", "cache"], ("backend=cache", "'cached'")),
         (["--estimator", "vine"], ("estimator=vine", "monte_carlo")),
+        (["--preset", "lean", "--estimator", "support"], ("estimator=support", "preset=lean takes confidence")),
         (["--segments", "9000"], ("segments=9000", "response-length=8192")),
         (["--decode-tokens-per-second", "0"], ("decode-tokens-per-second=0",)),
         (["--tensor-parallel", "3"], ("tensor-parallel=3", "gpus=8")),
@@ -215,3 +216,13 @@ def test_a_preset_says_which_estimator_is_planned() -> None:
     assert phases["probes"] == 0 and phases["credit"] > 0
     assert planned("--preset", "exact")["steps"]["support"] == default["steps"]["support"]
     assert CliRunner().invoke(app, ["plan", "--model", "Qwen/Qwen3-4B", "--preset", "leen"]).exit_code == 2
+
+
+def test_one_rollout_of_a_prompt_has_the_ground_truth_alone_to_probe() -> None:
+    def proposals(*words: str) -> int:
+        done = CliRunner().invoke(app, [*QWEN, "--json", *words])
+        assert done.exit_code == 0, done.output
+        return int(json.loads(done.stdout)["setup"]["proposals"])
+
+    assert [proposals("--rollouts", number) for number in ("1", "3", "8")] == [1, 3, 4]
+    assert proposals("--rollouts", "1", "--proposals", "5") == 5

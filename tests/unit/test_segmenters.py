@@ -137,6 +137,14 @@ def test_keyword_wants_the_start_of_a_sentence() -> None:
     assert cut("keyword", "We add. Wait, no. Oh dear", keywords=["Oh"]) == ["We add. Wait, no. Oh", " dear"]
 
 
+@pytest.mark.parametrize("odd", [1, False, " ", ""])
+def test_keywords_that_are_no_words_are_named(odd: object) -> None:
+    """YAML reads ``No`` and ``Yes`` as truth values."""
+    for name in ("keyword", "hybrid"):
+        with pytest.raises(ValueError, match=f"expected words, got {odd!r}; in YAML put it into quotes"):
+            rr.get_segmenter(name, keywords=["Wait", odd])
+
+
 def test_a_keyword_inside_a_longer_token_is_another_word() -> None:
     words = ["We", " add", ".", " Some", " go", ".", " So", " it"]
     ends = torch.tensor([len(word) for word in words]).cumsum(0).tolist()

@@ -11,7 +11,9 @@ import yaml
 ESTIMATOR = "--algo.advantage.estimator"
 PREFIX = "--algo.rredcot."
 GROUP, PPO, RED = "rredcot", "rredcot_ppo", "red"
-STANDS_FOR = {GROUP: "group_norm", PPO: "gae", RED: "group_norm"}
+STANDS_FOR = {GROUP: "flash_reinforce", PPO: "gae", RED: "flash_reinforce"}
+"""What OpenRLHF computes before its numbers are replaced. Of its estimators without a critic, ``flash_reinforce`` alone takes one
+rollout of a prompt and does not whiten."""
 """What OpenRLHF is told instead of our name, whose models (a critic with ``gae``), checks and metrics apply as well."""
 
 
@@ -28,7 +30,7 @@ def split_arguments(words: Sequence[str]) -> Arguments:
     """Take ``--algo.rredcot.<key> VALUE`` (YAML) out, and the estimator's name.
 
     >>> split_arguments(["--algo.advantage.estimator", "rredcot", "--algo.rredcot.segmenter_kwargs.tokens", "8"])
-    Arguments(host=['--algo.advantage.estimator', 'group_norm'], estimator='rredcot', options={'segmenter_kwargs': {'tokens': 8}})
+    Arguments(host=['--algo.advantage.estimator', 'flash_reinforce'], estimator='rredcot', options={'segmenter_kwargs': {'tokens': 8}})
 
     Raises:
         ValueError: a key without a value, or beside another estimator.

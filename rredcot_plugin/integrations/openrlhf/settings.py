@@ -119,11 +119,6 @@ def check_flags(settings: RRedCoTConfig, args: Any) -> None:
     _check_images(settings, args)
     if proposal_limits(settings.build_value_estimator()):
         _check_probes(args)
-    if not settings.has_critic and args.rollout.n_samples_per_prompt < 2:
-        raise ValueError(
-            f"--rollout.n_samples_per_prompt {args.rollout.n_samples_per_prompt}: credit is measured from the other rollouts of "
-            f"a prompt; take 2 or more, or {ESTIMATOR} {PPO}"
-        )
     if "reward_model" in scores_read(settings.build_value_estimator()):
         _check_reward_model(args)
 

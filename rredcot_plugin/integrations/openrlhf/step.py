@@ -131,9 +131,9 @@ class Crediter:
         return found
 
     def _deviation(self, rollouts: Rollouts) -> torch.Tensor:
-        """(B, 1) from verl's division by (std + 1e-6) to that of ``group_norm``."""
+        """(B, 1) from verl's division by (std + 1e-6) to that of ``group_norm``; a group of one has no deviation to divide by."""
         outcomes = rollouts.outcomes
-        if self.settings.scale != "group_std":
+        if self.settings.scale != "group_std" or self.group_size < 2:
             return torch.ones(len(outcomes), 1)
         names = {name: number for number, name in enumerate(dict.fromkeys(rollouts.group_ids))}
         index = torch.tensor([names[name] for name in rollouts.group_ids])
