@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -67,14 +67,23 @@ def moves(rows: PromptedRollouts, table: TokenBytes) -> tuple[Float[Tensor, "B T
     sum to 0: the score of a response stays what it is. Characters are those of the text that verl's reward managers
     decode, without special tokens; in a session of several outputs, of the last one.
     """
-    if rows.told is None:
+    return moves_to(rows, rows.told, lambda row, ends: _columns(rows, row, ends, table))
+
+
+def moves_to(
+    rows: PromptedRollouts,
+    said_of: Sequence[Any] | None,
+    columns_of: Callable[[int, Sequence[int]], Int[Tensor, " n"]],
+) -> tuple[Float[Tensor, "B T"] | None, int]:
+    """The same with ``columns_of`` a row and ends, what was said of each row being ``said_of``."""
+    if said_of is None:
         return None, 0
-    parsed = [parse(said) for said in rows.told]
+    parsed = [parse(said) for said in said_of]
     unread = sum(not readable for _, readable in parsed)
     mask = rows.rollouts.response_mask
     added = torch.zeros(mask.shape)
     for row, (told, _) in enumerate(parsed):
-        columns = _columns(rows, row, [end for end, _ in told], table)
+        columns = columns_of(row, [end for end, _ in told])
         if not len(columns):
             continue
         paid = torch.tensor([reward for _, reward in told], dtype=torch.float64)
@@ -111,3 +120,12 @@ def placed(rows: PromptedRollouts, table: TokenBytes) -> tuple[PromptedRollouts,
     """The rows with every reward where it was earned, and what ``moves`` found."""
     added, unread = moves(rows, table)
     return moved(rows, added), added, unread
+
+
+def told_metrics(added: Float[Tensor, "B T"] | None, unread: int, traces: int) -> dict[str, float]:
+    """What a step of ``traces`` rollouts logs of what was ``added``, and of the rows that could not all be read."""
+    moved = 0.0 if added is None else float(added.double().abs().sum()) / 2
+    return {
+        "rredcot/credit/process_rewards/mean": moved / max(1, traces),
+        "rredcot/fallback/process_rewards/mean": unread / max(1, traces),
+    }

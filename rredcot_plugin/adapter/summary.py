@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rredcot_plugin.adapter.process_rewards import told_metrics
 from rredcot_plugin.text.encoding import AnswerStyle
 from rredcot_plugin.types import Segments
 
@@ -34,10 +35,7 @@ class BatchSummary:
     @property
     def metrics(self) -> dict[str, float]:
         """What a step logs of it."""
-        traces = max(1, len(self.outcomes))
-        moved = 0.0 if self.moved is None else float(self.moved.double().abs().sum()) / 2
         return {
             "rredcot/segments/inexact/mean": float(self.lookahead is not None),
-            "rredcot/credit/process_rewards/mean": moved / traces,
-            "rredcot/fallback/process_rewards/mean": self.unread / traces,
+            **told_metrics(self.moved, self.unread, len(self.outcomes)),
         }

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+from rredcot_plugin.adapter.process_rewards import FIELD
 from rredcot_plugin.dry_run.architecture import Architecture, find_architecture
 from rredcot_plugin.dry_run.data import SAMPLE, Data, gather
 from rredcot_plugin.dry_run.errors import RecipeError
@@ -22,7 +23,7 @@ from rredcot_plugin.dry_run.findings import Finding
 from rredcot_plugin.dry_run.launch import Launch
 from rredcot_plugin.dry_run.openrlhf_training import train
 from rredcot_plugin.dry_run.outcome import algorithm_line
-from rredcot_plugin.dry_run.reward import RewardTrial, Score, tried
+from rredcot_plugin.dry_run.reward import RewardTrial, Score, check_told, tried
 from rredcot_plugin.dry_run.trial import trial_of
 from rredcot_plugin.installed import installed_version
 from rredcot_plugin.planning.memory import ADAM, GB
@@ -227,7 +228,8 @@ def _score(path: Path, label_key: str | None) -> Score:
     def score(row: Mapping[str, Any], response: str) -> float:
         label = row[label_key] if label_key else ""
         try:
-            found = function(queries=[f"prompt{response}"], prompts=["prompt"], labels=[label])["rewards"]
+            returned = function(queries=[f"prompt{response}"], prompts=["prompt"], labels=[label])
+            found = returned["rewards"]
             number = float(found[0])
         except Exception as error:  # the function is the recipe's: anything may come out of it
             raise RecipeError(
@@ -235,6 +237,18 @@ def _score(path: Path, label_key: str | None) -> Score:
             ) from error
         if len(found) != 1 or not math.isfinite(number):
             raise RecipeError(f"--reward.remote_url {path}: expected one finite reward, got {found}")
+        _check_told(returned.get(FIELD), response, path)
         return number
 
     return score
+
+
+def _check_told(said: Any, response: str, path: Path) -> None:
+    name = f"--reward.remote_url {path}"
+    if said is None or isinstance(said, str):
+        return check_told(said, "the response", response, name)
+    if not isinstance(said, list | tuple) or len(said) != 1:
+        raise RecipeError(
+            f"{name}: {FIELD}: expected a list with one entry for each query, here one, got {said!r}"
+        )
+    check_told(said[0], "the response", response, name)

@@ -112,16 +112,27 @@ def _score(function: Callable[..., Any], row: Mapping[str, Any], response: str, 
 
 
 def _check_process_rewards(said: Any, response: str, name: str) -> None:
-    """In a run what cannot be read counts for nothing, and a list stops verl's validation."""
-    told, readable = parse(said)
+    """A list stops verl's validation."""
+    told, _ = parse(said)
     if told and not isinstance(said, str):
         raise RecipeError(
             f"{name}: {FIELD}: verl's validation takes means over lists and fails where their lengths differ; return "
             f"json.dumps({told!r})"
         )
+    check_told(said, "solution_str", response, name)
+
+
+def check_told(said: Any, text: str, response: str, name: str) -> None:
+    """In a run what cannot be read counts for nothing.
+
+    Raises:
+        RecipeError: ``process_rewards`` that cannot be read, or name characters that the ``response`` has not; ``text`` is what
+            its characters are of.
+    """
+    told, readable = parse(said)
     if not readable or any(end > len(response) for end, _ in told):
         raise RecipeError(
-            f"{name}: {FIELD}: expected pairs of a character of solution_str, here at most {len(response)}, and a finite "
+            f"{name}: {FIELD}: expected pairs of a character of {text}, here at most {len(response)}, and a finite "
             f"number; got {said!r} on {response!r}"
         )
 

@@ -68,6 +68,7 @@ def experiences_of(rows: PromptedRollouts, order: list[int]) -> list[Any]:
                 rewards=rows.rollouts.outcomes[own].float(),
                 index=[index[i] for i in own],
                 labels=[{"ground_truth": rows.rollouts.ground_truths[i]} for i in own],
+                info={},
             )
         )
     return found

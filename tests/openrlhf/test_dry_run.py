@@ -73,3 +73,33 @@ def test_an_explanation_follows_openrlhfs_own_flags() -> None:
     assert found["options"]["scale"]["reason"] == "follows --algo.advantage.no_std_norm, which is given"
     assert found["options"]["segmenter_kwargs.max_response_tokens"]["value"] == 3072
     assert "in the log-prob pass" in found["costs"][0]
+
+
+REWARD = """
+import torch
+def reward_func(queries, prompts, labels):
+    n = len(queries[0]) - len(prompts[0])
+    return {"rewards": torch.ones(1), "extra_logs": {}, "process_rewards": SAID if n else [[]]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ("[[[n, 0.5]]]", ""),
+        ("'[[1, 0.5]]'", ""),
+        (
+            "[[1, 0.5], [2, 0.5]]",
+            "process_rewards: expected a list with one entry for each query, here one, got [[1, 0.5]",
+        ),
+        ("[[['a', 0.5]]]", "process_rewards: expected pairs of a character of the response, here at most"),
+        ("[[[10 ** 6, 0.5]]]", "process_rewards: expected pairs of a character of the response, here at most"),
+    ],
+)
+def test_process_rewards_are_read_as_in_a_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: str, message: str
+) -> None:
+    (tmp_path / "reward.py").write_text(REWARD.replace("SAID", said))
+    done = dry_run(monkeypatch, tmp_path, "--reward.remote_url=reward.py")
+    assert done.exit_code == (1 if message else 0), done.output
+    assert message in done.output

@@ -11,6 +11,7 @@ from transformers import AutoModelForSequenceClassification
 
 from rredcot_plugin.tiny import CHECKPOINT
 from tests.openrlhf.running import broken, numbers, run
+from tests.openrlhf.two_turns import TRIED
 
 HERE = Path(__file__).parent
 
@@ -212,3 +213,6 @@ def test_asynchronous_runs_and_agents(tmp_path: Path, words: list[str]) -> None:
     assert all(error < 1e-5 for error in numbers(log, "rredcot/credit/return_error/max"))
     if "--train.agent_func_path" in words:
         assert max(numbers(log, "turns")) > 1  # the second turn was there, and what came between was masked
+        second = [number - 1 for number in numbers(log, "turns")]
+        moved = numbers(log, "rredcot/credit/process_rewards/mean")
+        assert moved == pytest.approx([TRIED * share for share in second], abs=1e-3)

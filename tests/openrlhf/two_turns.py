@@ -1,4 +1,5 @@
-"""An agent for ``--train.agent_func_path``: a wrong answer gets a second try, after a turn of the user that is masked."""
+"""An agent for ``--train.agent_func_path``: a wrong answer gets a second try, after a turn of the user that is masked, and is paid
+a little for having been given."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from openrlhf.utils.agent import AgentInstanceBase, MultiTurnAgentExecutor
 from rredcot_plugin.demo.reward import compute_score
 
 END = "<|im_end|>"
+TRIED = 0.125
 AGAIN = f"\n<|im_start|>user\nAgain\n{END}\n<|im_start|>assistant\n"
 
 
@@ -29,7 +31,7 @@ class AgentInstance(AgentInstanceBase):
         score = compute_score(known["source"], states["action_text"].split(END)[0], known["answer"])["score"]
         done = self.turns == 2 or score > 0
         return {
-            "rewards": torch.tensor(score),
+            "rewards": torch.tensor(score if done else TRIED),
             "scores": torch.tensor(score),
             "environment_feedback": "" if done else AGAIN,
             "done": done,

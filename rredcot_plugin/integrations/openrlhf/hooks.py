@@ -19,6 +19,8 @@ def activate() -> None:
     if is_ours():
         lazy.install(
             {
+                "openrlhf.utils.agent": f"{ROOM}.agent",
+                "openrlhf.trainer.ppo_utils.samples_generator": f"{ROOM}.samples",
                 "openrlhf.trainer.ray.launcher": f"{ROOM}.reward_actor",
                 "openrlhf.trainer.ray.ppo_actor": f"{ROOM}.actor",
                 "openrlhf.trainer.ppo_trainer": [f"{ROOM}.maker", f"{ROOM}.trainer"],

@@ -111,7 +111,7 @@ class RRedCoTExperienceMaker(Base):
         metrics = {
             **plan_metrics(step.plan, step.rows.tokens),
             **credit.metrics,
-            "rredcot/segments/inexact/mean": float(step.lookahead is not None),
+            **step.metrics,
             "timing_s/rredcot_plan": self._plan_seconds,
             "timing_s/rredcot_probes": step.seconds,
             "timing_s/rredcot_credit": seconds,

@@ -11,10 +11,12 @@ from typing import Any
 import torch
 
 from rredcot_plugin.adapter.probe_plan import ProbePlan, plan_probes
+from rredcot_plugin.adapter.process_rewards import told_metrics
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.baselines.base import needs_of
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.credit.advantages import EPSILON
+from rredcot_plugin.integrations.openrlhf.earned import moves_told, take_told
 from rredcot_plugin.integrations.openrlhf.rows import (
     Place,
     places_of,
@@ -38,7 +40,8 @@ THEIR_EPSILON = 1e-9
 class Step:
     """What is known between the two halves of a step; ``answers`` and ``signals`` of the actor's pass (``SIGNALS`` of the maker), and
     ``scores``, what a reward model says after each token of the sequences, come with the forward passes. ``lookahead`` says why
-    the segmenter's boundaries are no stopping times; None where no reason is known."""
+    the segmenter's boundaries are no stopping times; None where no reason is known. ``moved``, (rows, T), is to be added to the rewards
+    by what was told of parts of a response, and ``unread`` of how many not all could be read."""
 
     places: list[Place]
     rows: PromptedRollouts
@@ -49,6 +52,14 @@ class Step:
     scores: list[torch.Tensor] | None = None
     lookahead: str | None = None
     seconds: float = 0.0
+    moved: torch.Tensor | None = None
+    unread: int = 0
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """What a step logs of its rows, beside plan and credit."""
+        summary = told_metrics(self.moved, self.unread, len(self.places))
+        return {**summary, "rredcot/segments/inexact/mean": float(self.lookahead is not None)}
 
 
 class Crediter:
@@ -67,10 +78,12 @@ class Crediter:
     def plan(self, samples: list[Any]) -> Step:
         """Rows, segments and probes of a step's experiences, before the log-prob pass."""
         places = places_of(samples)
+        told = take_told(samples, places)
         rows = read_rows(samples, places, self.group_size).read(self.table)
+        moved, unread = moves_told(rows, places, told, self.table)
         levels = self.settings.build_levels(rows.rollouts)
         plan = plan_probes(rows, levels[-1], self.settings, self.encoder, self.calibrator.lowest)
-        return Step(places, rows, levels, plan, lookahead=self._watch(rows.rollouts))
+        return Step(places, rows, levels, plan, lookahead=self._watch(rows.rollouts), moved=moved, unread=unread)
 
     def credit(
         self, experiences: list[Any], step: Step, kl: list[torch.Tensor], coefficient: float
@@ -108,6 +121,8 @@ class Crediter:
         """The rows with what the passes have found, with rewards after length penalties, and with the KL penalty."""
         mask = step.rows.rollouts.response_mask
         rewards = read_rewards(experiences, step.places, mask)
+        if step.moved is not None:
+            rewards = rewards + step.moved
         penalties = None
         if coefficient > 0:
             penalties = torch.where(mask, -coefficient * response_numbers(kl, step.places), 0.0)

@@ -1,0 +1,77 @@
+"""Runs after ``openrlhf.utils.agent``: executors that hand on which part of a response earned what.
+
+OpenRLHF keeps one reward of a rollout. What else a reward function says, and what single turns of an agent were paid, travels
+among the ``extra_logs`` of a response; ``samples`` takes it out before they become tensors.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import openrlhf.utils.agent as host
+
+from rredcot_plugin.adapter.process_rewards import FIELD
+from rredcot_plugin.integrations.openrlhf.earned import TURNS
+
+LOGS = "extra_logs"
+
+SingleTurn: Any = host.SingleTurnAgentExecutor
+MultiTurn: Any = host.MultiTurnAgentExecutor
+
+
+def with_logs(found: Any, **more: Any) -> dict[str, Any]:
+    """The dictionary with ``more`` among its ``extra_logs``."""
+    return {**found, LOGS: {**(found.get(LOGS) or {}), **more}}
+
+
+class RRedCoTSingleTurnAgentExecutor(SingleTurn):
+    """OpenRLHF's; ``process_rewards`` in what a reward function or a server returns has an entry for each query."""
+
+    async def _fetch_rewards_via_func(self, *args: Any) -> Any:
+        return _kept(await super()._fetch_rewards_via_func(*args))
+
+    async def _fetch_rewards_via_http(self, *args: Any) -> Any:
+        return _kept(await super()._fetch_rewards_via_http(*args))
+
+
+def _kept(found: list[Any]) -> list[Any]:
+    """OpenRLHF asks for one query at a time, so the entry is the first."""
+    return [
+        with_logs(own, **{FIELD: _first(own[FIELD])}) if isinstance(own, Mapping) and FIELD in own else own
+        for own in found
+    ]
+
+
+def _first(said: Any) -> Any:
+    return said[0] if isinstance(said, list | tuple) and said else said
+
+
+class RRedCoTMultiTurnAgentExecutor(MultiTurn):
+    """OpenRLHF's, which adds up what the steps of an agent were paid; here each turn's share is told as well."""
+
+    async def execute(self, *args: Any, **kwargs: Any) -> Any:
+        paid: list[Any] = []
+        own, make = copy.copy(self), self.agent_instance_cls
+        own.agent_instance_cls = lambda: _noting(make(), paid)
+        found = await MultiTurn.execute(own, *args, **kwargs)
+        ends = [end for _, end in found["action_ranges"]]
+        return with_logs(found, **{TURNS: [[end, float(one)] for end, one in zip(ends, paid, strict=False)]})
+
+
+def _noting(instance: Any, paid: list[Any]) -> Any:
+    """The agent's instance, whose ``step`` also writes down its rewards."""
+    step = instance.step
+
+    async def noting_step(*args: Any, **kwargs: Any) -> Any:
+        found = await step(*args, **kwargs)
+        paid.append(found["rewards"])
+        return found
+
+    instance.step = noting_step
+    return instance
+
+
+host.SingleTurnAgentExecutor = RRedCoTSingleTurnAgentExecutor
+host.MultiTurnAgentExecutor = RRedCoTMultiTurnAgentExecutor
