@@ -65,6 +65,8 @@ GROUPS: dict[str, dict[str, Entry]] = {
             "… with rewards that are shares of right lines, in groups of four", LANGUAGE_MODEL
         ),
         "learning_lm_ranks_1": Entry("… with rewards on the lines that earned them", LANGUAGE_MODEL),
+        "learning_lm_totals_4": Entry("… on another of its tasks, in groups of four", LANGUAGE_MODEL),
+        "learning_lm_totals_1": Entry("… of 16 prompts × 1", LANGUAGE_MODEL),
         "learning_low_floor": Entry("the same with baselines of a low floor, at one rate", LEARNING),
         "learning_shape": Entry("the same rollouts as 8 prompts × 2 in place of 2 × 8", LEARNING),
         "learning_shape_4": Entry("… as 4 prompts × 4", LEARNING),

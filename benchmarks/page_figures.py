@@ -31,7 +31,7 @@ from line_rewards import STUDY as LINE_REWARDS
 from line_rewards import TRAPS
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from shapes import LANGUAGE_MODEL, SHARES, TINY, Study, found_curves
+from shapes import LANGUAGE_MODEL, SHARES, TINY, TOTALS, Study, found_curves
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -281,6 +281,7 @@ if __name__ == "__main__":
     draw_shapes(folder / "shapes.png", [(TINY, titles), (SHARES, shares)])
     language_model = [
         (LANGUAGE_MODEL, {"words": "words, SmolLM2-135M-Instruct"}),
+        (TOTALS, {"totals": "totals"}),
         (RANKS, {"ranks": "ranks, reward: share of right lines"}),
     ]
     draw_shapes(folder / "shapes_lm.png", language_model)

@@ -59,6 +59,9 @@ SHARES = Study(("shares",), {"4 × 4": "learning_shares_4", "16 × 1": "learning
 LANGUAGE_MODEL = Study(
     ("words",), {"4 × 4": "learning_lm_shape_4", "16 × 1": "learning_lm_shape_1"}, ("4 × 4", "16 × 1")
 )
+TOTALS = Study(
+    ("totals",), {"4 × 4": "learning_lm_totals_4", "16 × 1": "learning_lm_totals_1"}, ("4 × 4", "16 × 1")
+)
 
 Found = dict[tuple[str, str], dict[str, Curves]]
 """Shape and system -> family -> runs."""
@@ -132,7 +135,7 @@ def finals(curves: Curves, measure: str = "accuracy") -> dict[int, float]:
 
 
 def main() -> None:
-    for study in (TINY, SHARES, LANGUAGE_MODEL):
+    for study in (TINY, SHARES, LANGUAGE_MODEL, TOTALS):
         found = found_curves(study)
         print(table(study, found), *(gains(study, found, base) for base in study.bases), sep="\n\n", end="\n\n")
 

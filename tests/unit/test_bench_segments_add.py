@@ -99,6 +99,22 @@ def test_the_page_has_the_shapes_of_the_language_model() -> None:
     assert len(numbers) == 6 and not [number for number in numbers if number not in page]
 
 
+def test_the_page_and_the_readme_have_the_second_task_of_the_language_model() -> None:
+    """Where it begins, and what it ends above GRPO with 4 × 4."""
+    study = shapes.TOTALS
+    found = shapes.found_curves(study)
+    assert set(found) == {("4 × 4", "grpo"), ("16 × 1", "grpo"), ("16 × 1", "rredcot")}
+    assert all(own["totals"].seeds.tolist() == [0, 1, 2, 3, 4] for own in found.values())
+    assert {f"{own['totals'].evals['accuracy'][:, 0].mean():.2f}" for own in found.values()} == {"0.33"}
+    assert f"{found['4 × 4', 'grpo']['totals'].final('accuracy').mean():.2f}" == "0.39"
+    page, readme = (ROOT / name for name in ("docs/evidence/language-model.md", "README.md"))
+    texts = [path.read_text("utf-8").replace("−", "-") for path in (page, readme)]
+    gained = _against_groups(study)
+    steps, gap = gained["16 × 1 rredcot"].split("; ")
+    assert all(gap in text and gained["16 × 1 grpo"].split("; ")[1] in text for text in texts)
+    assert steps in texts[0]
+
+
 def _against_groups(study: shapes.Study) -> dict[str, str]:
     """Steps and gaps against GRPO with 4 × 4, by shape and system."""
     lines = shapes.gains(study, shapes.found_curves(study), "4 × 4").splitlines()[1:]
