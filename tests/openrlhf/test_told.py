@@ -16,7 +16,7 @@ from transformers import AutoTokenizer
 
 from rredcot_plugin.adapter.process_rewards import FIELD
 from rredcot_plugin.integrations import openrlhf_cpu
-from rredcot_plugin.integrations.openrlhf.earned import KEPT, TURNS, moves_told, take_told
+from rredcot_plugin.integrations.openrlhf.earned import TOLD, TURNS, moves_told, take_told
 from rredcot_plugin.integrations.openrlhf.rows import places_of, read_rows
 from rredcot_plugin.text.alignment import TokenBytes
 from rredcot_plugin.tiny import CHECKPOINT
@@ -104,7 +104,7 @@ def test_what_is_told_of_characters_and_of_turns_goes_to_their_last_tokens(host:
     """The tiny tokenizer has one token for each of these characters."""
     end = tokenizer.eos_token
     first = response_of(tokenizer, [f"a\nb{end}", f"ab{end}", "cc"], **{TURNS: [[5, 0.25], [10, 0.5]]})
-    second = response_of(tokenizer, [f"a\nbc{end}"], **{FIELD: json.dumps([[2, 0.5], [4, 0.125]])})
+    second = response_of(tokenizer, [f"a\nbc{end}"], **{TOLD: json.dumps([[2, 0.5], [4, 0.125]])})
     added, unread, batch = moved(tokenizer, host, [first, second, response_of(tokenizer, ["a"])])
     assert unread == 0
     assert added is not None and added.tolist() == [
@@ -118,7 +118,7 @@ def test_what_is_told_of_characters_and_of_turns_goes_to_their_last_tokens(host:
 def test_special_tokens_are_characters_of_what_openrlhf_decodes(host: Any, tokenizer: Any) -> None:
     end = tokenizer.eos_token
     added, unread, _ = moved(
-        tokenizer, host, [response_of(tokenizer, [f"{end}abc"], **{FIELD: [[len(end) + 2, 0.5]]})]
+        tokenizer, host, [response_of(tokenizer, [f"{end}abc"], **{TOLD: [[len(end) + 2, 0.5]]})]
     )
     assert unread == 0
     assert added is not None and added.tolist() == [[0.0, 0.0, 0.5, -0.5]]
@@ -126,13 +126,15 @@ def test_special_tokens_are_characters_of_what_openrlhf_decodes(host: Any, token
 
 @pytest.mark.parametrize("said", ["nonsense", 3, [["x", 1.0]], [[1, math.nan]], {"a": 1}])
 def test_nonsense_moves_nothing_and_is_counted(host: Any, tokenizer: Any, said: Any) -> None:
-    added, unread, _ = moved(tokenizer, host, [response_of(tokenizer, ["abc"], **{FIELD: said})])
+    added, unread, _ = moved(tokenizer, host, [response_of(tokenizer, ["abc"], **{TOLD: said})])
     assert (added, unread) == (None, 1)
 
 
 def test_of_a_reward_model_s_reward_nothing_was_told(host: Any, tokenizer: Any) -> None:
-    given = response_of(tokenizer, ["abc"], **{FIELD: [[1, 0.5]]}) | {"reward": None}
-    assert moved(tokenizer, host, [given])[:2] == (None, 0)
+    given = response_of(tokenizer, ["abc"], **{TOLD: [[1, 0.5]]}) | {"reward": None}
+    added, unread, batch = moved(tokenizer, host, [given])
+    assert (added, unread) == (None, 0)
+    assert not [name for name in batch.info if name.startswith("rredcot")]
 
 
 def test_executors_keep_what_openrlhf_leaves_out(tokenizer: Any) -> None:
@@ -155,7 +157,6 @@ def test_executors_keep_what_openrlhf_leaves_out(tokenizer: Any) -> None:
 
     rewards = {"rewards": torch.ones(1), "extra_logs": {"acc": torch.ones(1)}}
     told = answered({**rewards, FIELD: [[[1, 0.5]]]})["extra_logs"]
-    assert told == {"acc": torch.ones(1), FIELD: [[1, 0.5]]}
-    assert answered({**rewards, FIELD: "[[1, 0.5]]"})["extra_logs"][FIELD] == "[[1, 0.5]]"
+    assert told == {"acc": torch.ones(1), TOLD: [[1, 0.5]]}
+    assert answered({**rewards, FIELD: "[[1, 0.5]]"})["extra_logs"][TOLD] == "[[1, 0.5]]"
     assert answered(rewards)["extra_logs"] == {"acc": torch.ones(1)}
-    assert KEPT == (FIELD, TURNS)

@@ -13,7 +13,7 @@ from typing import Any
 import openrlhf.utils.agent as host
 
 from rredcot_plugin.adapter.process_rewards import FIELD
-from rredcot_plugin.integrations.openrlhf.earned import TURNS
+from rredcot_plugin.integrations.openrlhf.earned import TOLD, TURNS
 
 LOGS = "extra_logs"
 
@@ -39,7 +39,7 @@ class RRedCoTSingleTurnAgentExecutor(SingleTurn):
 def _kept(found: list[Any]) -> list[Any]:
     """OpenRLHF asks for one query at a time, so the entry is the first."""
     return [
-        with_logs(own, **{FIELD: _first(own[FIELD])}) if isinstance(own, Mapping) and FIELD in own else own
+        with_logs(own, **{TOLD: _first(own[FIELD])}) if isinstance(own, Mapping) and FIELD in own else own
         for own in found
     ]
 

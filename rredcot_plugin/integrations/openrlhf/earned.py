@@ -9,26 +9,32 @@ from typing import Any
 import numpy as np
 import torch
 
-from rredcot_plugin.adapter.process_rewards import FIELD, moves, moves_to
+from rredcot_plugin.adapter.process_rewards import moves, moves_to
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.integrations.openrlhf.rows import Place
 from rredcot_plugin.text.alignment import TokenBytes
 
+TOLD = "rredcot_process_rewards"
+"""What a reward function said under ``process_rewards``."""
+
 TURNS = "rredcot_turn_rewards"
 """Pairs (end, reward) of an agent's turns, where a turn ends before token ``end`` of prompt and responses."""
 
-KEPT = (FIELD, TURNS)
-"""What an experience's ``info`` has of it, a list of one entry for each row."""
+KEPT = (TOLD, TURNS)
+"""Among the ``extra_logs`` of a response; then in an experience's ``info``, a list of one entry for each row."""
 
 
 def take_told(samples: Sequence[Any], places: Sequence[Place]) -> dict[str, list[Any]]:
     """Take what was told out of the experiences, whose ``info`` OpenRLHF logs; None for rows whose reward is yet to come from a
     reward model, since it is of another reward."""
-    told: dict[str, list[Any]] = {}
-    for name in KEPT:
-        own = [sample.info.pop(name, None) if sample.rewards is not None else None for sample in samples]
-        told[name] = [None if (said := own[at.experience]) is None else said[at.row] for at in places]
-    return told
+    said = {name: [sample.info.pop(name, None) for sample in samples] for name in KEPT}
+    known = [sample.rewards is not None for sample in samples]
+    return {
+        name: [
+            own[at.experience][at.row] if known[at.experience] and own[at.experience] else None for at in places
+        ]
+        for name, own in said.items()
+    }
 
 
 def moves_told(
@@ -41,7 +47,7 @@ def moves_told(
     decodes it for reward functions.
     """
     shown = dataclasses.replace(table, special=())
-    by_character = moves(dataclasses.replace(rows, told=told[FIELD]), shown)
+    by_character = moves(dataclasses.replace(rows, told=told[TOLD]), shown)
     by_turn = moves_to(rows, told[TURNS], lambda row, ends: _columns(rows, row, ends, places[row].first))
     found = [added for added, _ in (by_character, by_turn) if added is not None]
     return (torch.stack(found).sum(0) if found else None), by_character[1] + by_turn[1]
