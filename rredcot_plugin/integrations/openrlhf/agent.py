@@ -54,23 +54,25 @@ class RRedCoTMultiTurnAgentExecutor(MultiTurn):
     async def execute(self, *args: Any, **kwargs: Any) -> Any:
         paid: list[Any] = []
         own, make = copy.copy(self), self.agent_instance_cls
-        own.agent_instance_cls = lambda: _noting(make(), paid)
+        own.agent_instance_cls = lambda: _Noting(make(), paid)
         found = await MultiTurn.execute(own, *args, **kwargs)
         ends = [end for _, end in found["action_ranges"]]
         return with_logs(found, **{TURNS: [[end, float(one)] for end, one in zip(ends, paid, strict=False)]})
 
 
-def _noting(instance: Any, paid: list[Any]) -> Any:
-    """The agent's instance, whose ``step`` also writes down its rewards."""
-    step = instance.step
+class _Noting:
+    """The agent's instance; what its steps are paid is written down."""
 
-    async def noting_step(*args: Any, **kwargs: Any) -> Any:
-        found = await step(*args, **kwargs)
-        paid.append(found["rewards"])
+    def __init__(self, instance: Any, paid: list[Any]) -> None:
+        self._instance, self._paid = instance, paid
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._instance, name)
+
+    async def step(self, *args: Any, **kwargs: Any) -> Any:
+        found = await self._instance.step(*args, **kwargs)
+        self._paid.append(found["rewards"])
         return found
-
-    instance.step = noting_step
-    return instance
 
 
 host.SingleTurnAgentExecutor = RRedCoTSingleTurnAgentExecutor
