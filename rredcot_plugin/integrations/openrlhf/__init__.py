@@ -6,6 +6,8 @@ process of the run gets additions, each right after the import of the module tha
 | after the import of                 | runs           | which gives OpenRLHF                                          |
 | ----------------------------------- | -------------- | ------------------------------------------------------------- |
 | ``openrlhf.trainer.ray.launcher``   | `reward_actor` | a reward model that also gives its score at every token       |
+| ``openrlhf.utils.agent``            | `agent`        | what reward functions and agents say of parts of a response   |
+| ``…ppo_utils.samples_generator``    | `samples`      | experiences that keep it                                      |
 | ``openrlhf.trainer.ray.ppo_actor``  | `actor`        | a policy actor whose log-prob pass also answers probes        |
 | ``openrlhf.trainer.ppo_trainer``    | `maker`        | an experience maker that gives credit                         |
 |                                     | `trainer`      | trainers whose checkpoints hold the fit of past steps         |
