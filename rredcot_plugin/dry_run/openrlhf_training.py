@@ -78,7 +78,7 @@ def _forced(args: Any, trial: Trial, folder: Path) -> dict[str, list[str]]:
         "--rollout.max_new_tokens": trial.response_length,
         "--rollout.batch_size": PROMPTS,
         "--rollout.n_samples_per_prompt": rollouts,
-        "--rollout.micro_batch_size": MICRO_BATCH,
+        "--rollout.micro_batch_size": min(MICRO_BATCH, PROMPTS * rollouts),
         "--rollout.max_tokens_per_gpu": MICRO_BATCH * length,
         "--train.batch_size": max(1, PROMPTS * rollouts // updates),
         "--train.micro_batch_size": min(MICRO_BATCH, max(1, PROMPTS * rollouts // updates)),
