@@ -83,6 +83,8 @@ def moves_to(
     mask = rows.rollouts.response_mask
     added = torch.zeros(mask.shape)
     for row, (told, _) in enumerate(parsed):
+        if not told:
+            continue
         columns = columns_of(row, [end for end, _ in told])
         if not len(columns):
             continue
@@ -100,7 +102,7 @@ def _columns(rows: PromptedRollouts, row: int, ends: Sequence[int], table: Token
     output = rows.outputs_of(row)[-1]
     within = slice(output.start, output.start + output.length)
     written = rows.rollouts.response_mask[row, within].cpu().nonzero().flatten()
-    if not ends or not len(written):
+    if not len(written):
         return torch.zeros(0, dtype=torch.int64)
     starts = table.shown_starts(rows.token_ids[row, within].cpu().numpy())
     places = np.searchsorted(starts[written.numpy()], np.array(ends), side="left") - 1
@@ -120,12 +122,3 @@ def placed(rows: PromptedRollouts, table: TokenBytes) -> tuple[PromptedRollouts,
     """The rows with every reward where it was earned, and what ``moves`` found."""
     added, unread = moves(rows, table)
     return moved(rows, added), added, unread
-
-
-def told_metrics(added: Float[Tensor, "B T"] | None, unread: int, traces: int) -> dict[str, float]:
-    """What a step of ``traces`` rollouts logs of what was ``added``, and of the rows that could not all be read."""
-    moved = 0.0 if added is None else float(added.double().abs().sum()) / 2
-    return {
-        "rredcot/credit/process_rewards/mean": moved / max(1, traces),
-        "rredcot/fallback/process_rewards/mean": unread / max(1, traces),
-    }

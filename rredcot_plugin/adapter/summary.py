@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rredcot_plugin.adapter.process_rewards import told_metrics
 from rredcot_plugin.text.encoding import AnswerStyle
 from rredcot_plugin.types import Segments
 
@@ -35,7 +34,16 @@ class BatchSummary:
     @property
     def metrics(self) -> dict[str, float]:
         """What a step logs of it."""
-        return {
-            "rredcot/segments/inexact/mean": float(self.lookahead is not None),
-            **told_metrics(self.moved, self.unread, len(self.outcomes)),
-        }
+        return row_metrics(len(self.outcomes), self.lookahead, self.moved, self.unread)
+
+
+def row_metrics(
+    traces: int, lookahead: str | None, moved: Float[Tensor, "B T"] | None, unread: int
+) -> dict[str, float]:
+    """What a step of ``traces`` rollouts logs of its rows; the rest as in `BatchSummary`."""
+    reward = 0.0 if moved is None else float(moved.double().abs().sum()) / 2
+    return {
+        "rredcot/segments/inexact/mean": float(lookahead is not None),
+        "rredcot/credit/process_rewards/mean": reward / max(1, traces),
+        "rredcot/fallback/process_rewards/mean": unread / max(1, traces),
+    }

@@ -115,7 +115,7 @@ def credit_in_openrlhf(
 def test_both_adapters_give_the_same_credit(
     queue: MemoryQueue, options: dict[str, Any], seed: int, shape: tuple[int, int]
 ) -> None:
-    """``shape``: prompts, no more than are a fold each, and rollouts of each."""
+    """``shape``: prompts, at most 16 so that each is a fold of its own, and rollouts of each."""
     options = {"segmenter": "newline", "scale": "none", **options}
     rows = bare_rows(*shape, seed=seed)
     batch = lay_down(queue, rows, seed=seed, pad=0)

@@ -94,15 +94,6 @@ def test_one_segment_is_their_own_estimator(
     assert largest > 0.3  # there was something to compare
 
 
-OPTIONS_OF_ALL_KINDS = [
-    {},
-    {"preset": "exact"},
-    {"preset": "lean"},
-    {"preset": "low_variance"},
-    {"segmenter": "fixed", "lam": 0.5},
-]
-
-
 @pytest.mark.parametrize("scale", ["none", "group_std"])
 def test_one_rollout_of_a_prompt_and_one_segment_is_the_reward(
     host: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch, scale: str
@@ -114,7 +105,10 @@ def test_one_rollout_of_a_prompt_and_one_segment_is_the_reward(
 
 
 @pytest.mark.parametrize("rollouts", [GROUP, 1])
-@pytest.mark.parametrize("options", OPTIONS_OF_ALL_KINDS)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"preset": "exact"}, {"preset": "lean"}, {"preset": "low_variance"}, {"segmenter": "fixed", "lam": 0.5}],
+)
 def test_masked_tokens_and_prompts_get_nothing(
     host: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], rollouts: int
 ) -> None:

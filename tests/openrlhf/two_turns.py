@@ -1,5 +1,5 @@
-"""An agent for ``--train.agent_func_path``: a wrong answer gets a second try, after a turn of the user that is masked, and is paid
-a little for having been given."""
+"""An agent for ``--train.agent_func_path``: a wrong answer gets a second try, after a turn of the user that is masked; the first
+try is paid a little."""
 
 from __future__ import annotations
 

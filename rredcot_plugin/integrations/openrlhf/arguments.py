@@ -12,9 +12,8 @@ ESTIMATOR = "--algo.advantage.estimator"
 PREFIX = "--algo.rredcot."
 GROUP, PPO, RED = "rredcot", "rredcot_ppo", "red"
 STANDS_FOR = {GROUP: "flash_reinforce", PPO: "gae", RED: "flash_reinforce"}
-"""What OpenRLHF computes before its numbers are replaced. Of its estimators without a critic, ``flash_reinforce`` alone takes one
-rollout of a prompt and does not whiten."""
-"""What OpenRLHF is told instead of our name, whose models (a critic with ``gae``), checks and metrics apply as well."""
+"""What OpenRLHF is told instead of our name, whose models (a critic with ``gae``), checks and metrics apply as well. Of its
+estimators without a critic, ``flash_reinforce`` alone takes one rollout of a prompt and does not whiten."""
 
 
 @dataclass(frozen=True)

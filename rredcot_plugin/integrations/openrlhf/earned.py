@@ -57,7 +57,7 @@ def _columns(rows: PromptedRollouts, row: int, ends: Sequence[int], first: int) 
     """The last token of the model before each of these ends, which count prompt and responses; ``first`` is the column of
     an experience's masks that the response begins in, whose token is the next one."""
     written = rows.rollouts.response_mask[row].nonzero().flatten()
-    if not ends or not len(written):
+    if not len(written):
         return torch.zeros(0, dtype=torch.int64)
     columns = np.array(ends) - (first + 1)
     return written[(np.searchsorted(written.numpy(), columns, side="left") - 1).clip(min=0)]

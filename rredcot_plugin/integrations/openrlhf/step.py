@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from rredcot_plugin.adapter.probe_plan import ProbePlan, plan_probes
-from rredcot_plugin.adapter.process_rewards import told_metrics
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
+from rredcot_plugin.adapter.summary import row_metrics
 from rredcot_plugin.baselines.base import needs_of
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.credit.advantages import EPSILON
@@ -58,8 +58,7 @@ class Step:
     @property
     def metrics(self) -> dict[str, float]:
         """What a step logs of its rows, beside plan and credit."""
-        summary = told_metrics(self.moved, self.unread, len(self.places))
-        return {**summary, "rredcot/segments/inexact/mean": float(self.lookahead is not None)}
+        return row_metrics(len(self.places), self.lookahead, self.moved, self.unread)
 
 
 class Crediter:
