@@ -27,6 +27,7 @@ def explain_openrlhf(launch: Launch) -> Explanation:
     Raises:
         RecipeError: what OpenRLHF's parser or rredcot object to.
     """
+    from rredcot_plugin.integrations.openrlhf.advice import notes_of, warnings_of
     from rredcot_plugin.integrations.openrlhf.arguments import ESTIMATOR, PREFIX, split_arguments
     from rredcot_plugin.presets import resolve_keys
 
@@ -49,7 +50,8 @@ def explain_openrlhf(launch: Launch) -> Explanation:
         name,
         tuple(_rows(followed, sources, choices)),
         tuple(costs(followed, str(backend.value if backend else followed.probe_backend), _sizes(args))),
-        notes=() if args is not None else (NOT_HERE,),
+        () if args is None else tuple(warnings_of(followed, args)),
+        (NOT_HERE,) if args is None else tuple(notes_of(followed, args)),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,23 @@ def test_an_explanation_follows_openrlhfs_own_flags() -> None:
     assert found["options"]["scale"]["reason"] == "follows --algo.advantage.no_std_norm, which is given"
     assert found["options"]["segmenter_kwargs.max_response_tokens"]["value"] == 3072
     assert "in the log-prob pass" in found["costs"][0]
+
+
+def test_an_explanation_warns_as_that_of_verl() -> None:
+    flags = ["--rollout.n_samples_per_prompt", "1", "--algo.advantage.lambd", "0.9", "--algo.rredcot.lam", "0.95",
+             "--algo.rredcot.segmenter", "turn", "--algo.kl.init_coef", "0.01"]  # fmt: skip
+    done = CliRunner().invoke(
+        app, ["explain", str(SCRIPT), *itertools.chain(*(("-O", flag) for flag in flags)), "--json"]
+    )
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    siblings, theirs, bias = found["warnings"]
+    assert siblings.startswith("--rollout.n_samples_per_prompt 1 leaves no siblings")
+    assert theirs.startswith("--algo.advantage.lambd 0.9 is OpenRLHF's own") and "--algo.rredcot.lam" in theirs
+    assert bias.startswith("lam=0.95 takes values for what later segments earn")
+    penalty, turns = found["notes"]
+    assert "the penalty is not redistributed" in penalty
+    assert "one in a run without --train.agent_func_path" in turns
 
 
 REWARD = """

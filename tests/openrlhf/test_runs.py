@@ -83,6 +83,7 @@ def test_one_rollout_of_each_prompt(tmp_path: Path) -> None:
     words = ["--algo.advantage.estimator", "rredcot", "--rollout.n_samples_per_prompt", "1"]
     words += ["--rollout.batch_size", "64", "--data.max_samples", "64"]
     log = run(tmp_path, *words)
+    assert "rredcot: --rollout.n_samples_per_prompt 1 leaves no siblings" in log
     assert len(numbers(log, "policy_loss")) == 1
     assert numbers(log, "rredcot/credit/return_error/max")[0] < 1e-5
     assert numbers(log, "rredcot/probes/per_trace/mean")[0] > 0

@@ -35,6 +35,7 @@ HOSTS = (
     "integrations.openrlhf",
     "integrations.openrlhf_cpu",
     "integrations.cpu",
+    "integrations.advice",
 )
 PEOPLE = (
     "report",

@@ -10,6 +10,7 @@ from typing import Any
 
 from rredcot_plugin.installed import installed_version
 from rredcot_plugin.integrations.openrlhf import OPTIONS
+from rredcot_plugin.integrations.openrlhf.advice import warn_of_pointless
 from rredcot_plugin.integrations.openrlhf.arguments import ESTIMATOR, PREFIX, Arguments, split_arguments
 from rredcot_plugin.integrations.openrlhf.hooks import activate
 from rredcot_plugin.integrations.openrlhf.settings import check_flags, for_processes, read_settings
@@ -58,7 +59,9 @@ def main(words: Sequence[str]) -> None:
             os.environ[OPTIONS] = for_processes(arguments.estimator, arguments.options)
         activate()
         if arguments.estimator is not None and not helps:
-            check_flags(settings, parsed(arguments))
+            args = parsed(arguments)
+            check_flags(settings, args)
+            warn_of_pointless(settings, args)
     except ValueError as error:
         sys.stderr.write(f"error: {error}\n")
         raise SystemExit(2) from None

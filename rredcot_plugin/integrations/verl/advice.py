@@ -8,9 +8,9 @@ from typing import Any
 
 from rredcot_plugin.biases import biases_of
 from rredcot_plugin.config import RRedCoTConfig
+from rredcot_plugin.integrations.advice import few_segments, no_siblings
 from rredcot_plugin.integrations.verl.estimator import RED
 from rredcot_plugin.integrations.verl.settings import bypasses
-from rredcot_plugin.report.findings import FEW_SEGMENTS
 from rredcot_plugin.values.base import proposal_limits, scores_read
 
 logger = logging.getLogger(__name__)
@@ -48,34 +48,18 @@ def notes_of(config: Any, settings: RRedCoTConfig) -> Iterator[str]:
             f"segmenter={settings.segmenter} reads entropies, which are not known before the log-prob pass: the negative "
             "log-prob of the token before stands in"
         )
-    if reason := _few_segments(config, settings):
-        yield (
-            f"segmenter={settings.segmenter} will give fewer than {FEW_SEGMENTS} segments per trace, {reason}: there is little "
-            "to redistribute then; sentence and newline find more"
-        )
-
-
-def _few_segments(config: Any, settings: RRedCoTConfig) -> str:
-    """Why the segmenter cannot find many segments in this run; empty if it can."""
-    options, length = settings.segmenter_kwargs, config.data.max_response_length
-    if settings.segmenter == "none":
-        return "one by definition"
-    if settings.segmenter == "think_answer":
-        return "two as a rule"
-    if settings.segmenter == "turn" and not config.actor_rollout_ref.rollout.multi_turn.enable:
-        return "one in a run without actor_rollout_ref.rollout.multi_turn.enable"
-    if settings.segmenter == "fixed" and length < FEW_SEGMENTS * options.get("tokens", 64):
-        return f"since data.max_response_length={length} holds no more of them"
-    limit = options.get("max_segments", FEW_SEGMENTS)
-    return f"since segmenter_kwargs.max_segments={limit}" if limit < FEW_SEGMENTS else ""
+    turns = (
+        None
+        if config.actor_rollout_ref.rollout.multi_turn.enable
+        else "actor_rollout_ref.rollout.multi_turn.enable"
+    )
+    if text := few_segments(settings, config.data.max_response_length, "data.max_response_length=", turns):
+        yield text
 
 
 def _of_the_group(config: Any) -> Iterator[str]:
     if config.actor_rollout_ref.rollout.n == 1:
-        yield (
-            "actor_rollout_ref.rollout.n=1 leaves no siblings to propose answers: only the ground truth is proposed, "
-            "and baselines come from the other prompts of the step, so take many (docs/evidence/learning.md)"
-        )
+        yield no_siblings("actor_rollout_ref.rollout.n=1")
     algorithm = config.algorithm
     read_by_red = str(algorithm.adv_estimator) == RED and bool(config.critic.enable)
     for key in ("lam", "gamma"):
