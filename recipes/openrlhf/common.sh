@@ -60,7 +60,7 @@ ACTOR=(
   --ds.zero_stage 3
   --ds.packing_samples                             # no work on padding: rows differ in length
   --ds.attn_implementation flash_attention_2
-  # no ring attention, no DeepSpeed tensor parallelism: with either, probes cannot run (docs/guides/openrlhf.md)
+  # no ring attention, no DeepSpeed tensor parallelism: with either, probes run as rows of their own (docs/guides/openrlhf.md)
   --ds.enable_sleep
   --train.colocate_all
   --train.batch_size "$TRAIN_BATCH_SIZE"

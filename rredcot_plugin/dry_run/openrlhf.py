@@ -226,9 +226,11 @@ def _score(path: Path, label_key: str | None) -> Score:
         raise RecipeError(f"--reward.remote_url {path}: {error}") from error
 
     def score(row: Mapping[str, Any], response: str) -> float:
+        if label_key and label_key not in row:
+            raise RecipeError(f"--data.label_key {label_key}: a row of the data has {', '.join(map(str, row))}")
         label = row[label_key] if label_key else ""
         try:
-            returned = function(queries=[f"prompt{response}"], prompts=["prompt"], labels=[label])
+            returned = function([f"prompt{response}"], ["prompt"], [label])
             found = returned["rewards"]
             number = float(found[0])
         except Exception as error:  # the function is the recipe's: anything may come out of it

@@ -5,12 +5,46 @@ from __future__ import annotations
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.report.findings import FEW_SEGMENTS
 
+SIGNALS = {"uncertainty", "log_probs"}
+"""What a segmenter reads of the rollout engine's log-probs."""
+
 
 def no_siblings(one_rollout: str) -> str:
     """Of a run in which a prompt has one rollout, as ``one_rollout`` sets it."""
     return (
         f"{one_rollout} leaves no siblings to propose answers: only the ground truth is proposed, "
         "and baselines come from the other prompts of the step, so take many (docs/evidence/learning.md)"
+    )
+
+
+def without_log_probs(settings: RRedCoTConfig, key: str, off: str, on: str) -> str:
+    """What is left of the segmenter, whose key is ``key``, where ``off`` keeps the rollout engine from recording log-probs; empty
+    if it reads none.
+
+    Raises:
+        ValueError: the segmenter cannot do without them; ``on`` records them.
+    """
+    segmenter = settings.build_segmenter()
+    if SIGNALS & set(getattr(segmenter, "needs", ())):
+        raise ValueError(
+            f"{key}{settings.segmenter} reads log-probs of the rollout engine: set {on}, or take a segmenter that reads texts only"
+        )
+    if SIGNALS & set(getattr(segmenter, "uses", ())):
+        return (
+            f"segmenter={settings.segmenter} looks at the log-probs of the sampled tokens, which {off} does not record: every "
+            "keyword counts now"
+        )
+    return ""
+
+
+def entropies_later(settings: RRedCoTConfig) -> str:
+    """That a segmenter's entropies are not known when it cuts; empty if it reads none."""
+    segmenter = settings.build_segmenter()
+    if "uncertainty" not in {*getattr(segmenter, "needs", ()), *getattr(segmenter, "uses", ())}:
+        return ""
+    return (
+        f"segmenter={settings.segmenter} reads entropies, which are not known before the log-prob pass: the negative "
+        "log-prob of the token before stands in"
     )
 
 

@@ -7,6 +7,7 @@ has exact offsets and tokens that share a multi-byte character share its span.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -77,6 +78,12 @@ class TokenBytes:
     @property
     def vocab_size(self) -> int:
         return (len(self.start) - 1) // 2
+
+    def going_on(self) -> TokenBytes:
+        """The table of texts that stand behind others, whose first token keeps its space."""
+        start, size = self.start[: self.vocab_size + 1], int(self.start[self.vocab_size])
+        data = np.concatenate([self.data[:size]] * 2)
+        return dataclasses.replace(self, data=data, start=np.concatenate([start, start[1:] + size]))
 
     def _check(self, tokenizer: Any, known: NDArray[np.int64]) -> None:
         """Raise ``ValueError`` if the tokenizer decodes short samples otherwise: then tokens depend on neighbours."""

@@ -17,7 +17,10 @@ def arguments(estimator: str, lam: float = 1.0) -> SimpleNamespace:
     space = SimpleNamespace
     return space(
         algo=space(
-            advantage=space(estimator=estimator, gamma=1.0, lambd=lam, no_std_norm=False), kl=space(use_loss=False)
+            advantage=space(
+                estimator=estimator, gamma=1.0, lambd=lam, no_std_norm=False, is_correction_level="off"
+            ),
+            kl=space(use_loss=False),
         ),
         rollout=space(n_samples_per_prompt=GROUP, micro_batch_size=BATCH, max_new_tokens=40),
         reward=space(

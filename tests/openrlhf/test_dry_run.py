@@ -48,6 +48,7 @@ def test_everything_before_the_training(monkeypatch: pytest.MonkeyPatch, tmp_pat
         ("--ds.tensor_parallel_size=2", ""),
         ("--data.max_len=100000", "--train.max_tokens_per_gpu 16384: is less than --data.max_len 100000"),
         ("--reward.remote_url=nothing.py", "--reward.remote_url nothing.py"),
+        ("--data.label_key=answr", "--data.label_key answr: a row of the data has "),
         ("--data.label_key=data_source", "expected a mapping with 'ground_truth'"),
         ("--data.prompt_dataset=x.parquet", ""),
     ],
@@ -95,7 +96,8 @@ def test_an_explanation_warns_as_that_of_verl() -> None:
 
 REWARD = """
 import torch
-def reward_func(queries, prompts, labels):
+def reward_func(query, prompts, label):  # OpenRLHF gives them by position
+    queries = query
     n = len(queries[0]) - len(prompts[0])
     return {"rewards": torch.ones(1), "extra_logs": {}, "process_rewards": SAID if n else [[]]}
 """

@@ -238,6 +238,42 @@ def test_what_does_not_go_together_is_named(host: Any, tokenizer: Any, monkeypat
         check_flags(read_settings("red", {}), arguments("group_norm"))
 
 
+@pytest.mark.parametrize("segmenter", ["entropy", "probability", "newline_entropy", "adaptive"])
+def test_segmenters_that_read_log_probs_need_vllm_to_record_them(
+    host: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch, segmenter: str
+) -> None:
+    args, options = arguments("group_norm"), {"segmenter": segmenter}
+    with pytest.raises(
+        ValueError, match=rf"--algo\.rredcot\.segmenter {segmenter} reads .*is_correction_level token"
+    ):
+        check_flags(read_settings("rredcot", options), args)
+    args.algo.advantage.is_correction_level = "token"
+    check_flags(read_settings("rredcot", options), args)
+    batch = experiences(host)
+    for own in batch:
+        own.rollout_log_probs = own.action_log_probs.clone()
+    maker = ours(host, tokenizer, monkeypatch, options)
+    assert int(maker.crediter.plan(batch).levels[-1].num_segments.max()) > 2
+    for own in credited(maker, batch):
+        assert bool(torch.isfinite(own.advantages).all())
+
+
+def test_the_tokenizer_of_a_processor_is_taken(host: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenRLHF's ``tokenizer`` of a model with vision is a processor, also where prompts have no images."""
+    from transformers import ProcessorMixin
+
+    class Processor(ProcessorMixin):
+        attributes = ("tokenizer",)
+
+        def __init__(self, tokenizer: Any) -> None:
+            self.tokenizer = tokenizer
+
+    found = credited(ours(host, Processor(tokenizer), monkeypatch, {}), experiences(host))
+    expected = credited(ours(host, tokenizer, monkeypatch, {}), experiences(host))
+    for own, other in zip(found, expected, strict=True):
+        assert torch.equal(own.advantages, other.advantages)
+
+
 def test_numbers_of_tokens_do_not_depend_on_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Logits are turned into float32 a block of tokens at a time."""
     module = importlib.import_module("rredcot_plugin.integrations.openrlhf.signals")

@@ -90,6 +90,14 @@ def test_one_rollout_of_each_prompt(tmp_path: Path) -> None:
     assert numbers(log, "rredcot/credit/abs_delta/mean")[0] > 0
 
 
+def test_a_segmenter_reads_what_the_engine_has_recorded(tmp_path: Path) -> None:
+    words = ["--algo.advantage.estimator", "rredcot", "--algo.rredcot.segmenter", "newline_entropy"]
+    words += ["--algo.advantage.is_correction_level", "token", "--data.max_samples", "8"]
+    log = run(tmp_path, *words)
+    assert numbers(log, "rredcot/segments/per_trace/mean")[0] > 1
+    assert numbers(log, "rredcot/credit/return_error/max")[0] < 1e-5
+
+
 def test_an_interrupted_run_goes_on_with_its_fit(tmp_path: Path) -> None:
     words = ["--algo.advantage.estimator", "rredcot", "--ckpt.save_steps", "2", "--logger.logging_steps", "1"]
     words += ["--algo.rredcot.dump_dir", str(tmp_path / "dumps")]

@@ -16,8 +16,10 @@ from transformers import AutoTokenizer
 
 from rredcot_plugin.adapter.process_rewards import FIELD
 from rredcot_plugin.integrations import openrlhf_cpu
-from rredcot_plugin.integrations.openrlhf.earned import TOLD, TURNS, moves_told, take_told
+from rredcot_plugin.integrations.openrlhf.earned import TOLD, TURNS, moves_told, shown_by, take_told
 from rredcot_plugin.integrations.openrlhf.rows import places_of, read_rows
+from rredcot_plugin.integrations.openrlhf.settings import read_settings
+from rredcot_plugin.integrations.openrlhf.step import Crediter
 from rredcot_plugin.text.alignment import TokenBytes
 from rredcot_plugin.tiny import CHECKPOINT
 from tests.openrlhf.running import numbers, run
@@ -97,7 +99,7 @@ def moved(tokenizer: Any, host: Any, responses: list[dict[str, Any]]) -> tuple[t
     places = places_of([batch])
     told = take_told([batch], places)
     table = TokenBytes.from_tokenizer(tokenizer)
-    return (*moves_told(read_rows([batch], places, 1), places, told, table), batch)
+    return (*moves_told(read_rows([batch], places, 1), places, told, shown_by(table)), batch)
 
 
 def test_what_is_told_of_characters_and_of_turns_goes_to_their_last_tokens(host: Any, tokenizer: Any) -> None:
@@ -128,6 +130,23 @@ def test_special_tokens_are_characters_of_what_openrlhf_decodes(host: Any, token
 def test_nonsense_moves_nothing_and_is_counted(host: Any, tokenizer: Any, said: Any) -> None:
     added, unread, _ = moved(tokenizer, host, [response_of(tokenizer, ["abc"], **{TOLD: said})])
     assert (added, unread) == (None, 1)
+
+
+def test_what_lines_earned_is_no_part_of_what_an_answer_is_worth(host: Any, tokenizer: Any) -> None:
+    """As in verl, probes ask for the answers that were rewarded as answers."""
+    samples = importlib.import_module("rredcot_plugin.integrations.openrlhf.samples")
+    maker = samples.RRedCoTSamplesGenerator.__new__(samples.RRedCoTSamplesGenerator)
+    made = []
+    for number, answer in enumerate("9979"):
+        given = response_of(tokenizer, [f"1+2=3\n#### {answer}{tokenizer.eos_token}"], **{TOLD: [[6, 0.5]]})
+        given["reward"], given["label"] = 0.5 + (answer == "7"), "7"
+        made.append(maker._process_response_into_experience(given, max_len=100))
+        made[-1].index = [number]
+    crediter = Crediter(read_settings("rredcot", {}), tokenizer, 4)
+    step = crediter.plan([host.Experience.concat_experiences(made, 0)])
+    asked = {float(utility) for own in step.plan.proposals.values() for utility in own.utility[own.valid]}
+    assert asked == {1.0}
+    assert step.rows.rollouts.outcomes.tolist() == [0.5, 0.5, 1.5, 0.5]
 
 
 def test_of_a_reward_model_s_reward_nothing_was_told(host: Any, tokenizer: Any) -> None:

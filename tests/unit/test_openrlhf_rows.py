@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +16,7 @@ from rredcot_plugin.integrations.openrlhf.rows import (
     right_answer,
     write_tokens,
 )
-from rredcot_plugin.integrations.openrlhf.train import main
+from rredcot_plugin.integrations.openrlhf.train import environment_of_processes, main
 
 
 def experience(**changed: object) -> SimpleNamespace:
@@ -26,6 +27,7 @@ def experience(**changed: object) -> SimpleNamespace:
         "attention_mask": torch.tensor([[1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 0, 0], [1, 1, 1, 0, 0, 0]]),
         "action_mask": torch.tensor([[0, 1, 1, 1, 0], [1, 0, 1, 0, 0], [0, 0, 0, 0, 0]]),
         "action_log_probs": torch.tensor([[0, -1, -2, -3, 0], [-4, 0, -5, 0, 0], [0, 0, 0, 0, 0.0]]),
+        "rollout_log_probs": None,
         "rewards": torch.tensor([1.0, 0.5, 7.0]),
         "index": [0, 1, 2],
         "labels": ["7", '{"answer": "8"}', "9"],
@@ -48,6 +50,16 @@ def test_rows_have_their_tokens_masks_and_rewards() -> None:
     ]  # nothing earns the third one's reward
     assert list(rollouts.group_ids) == ["0", "0", "1", "1", "2", "2"]
     assert list(rollouts.ground_truths or []) == ["7", "8", "9"] * 2
+
+
+def test_log_probs_of_the_engine_are_read_where_it_recorded_them() -> None:
+    recorded = torch.tensor([[9, -1, float("nan"), -3, 9], [-4, -9, -5, 9, 9], [9, 9, 9, 9, 9]])
+    given = [experience(rollout_log_probs=recorded)]
+    rows = read_rows(given, places_of(given), group_size=2)
+    assert rows.rollouts.log_probs is not None
+    assert rows.rollouts.log_probs.tolist() == [[-1, 0, -3], [-4, 0, -5], [0, 0, 0]]
+    given.append(experience())
+    assert read_rows(given, places_of(given), group_size=2).rollouts.log_probs is None
 
 
 def test_numbers_come_from_responses_and_go_back_there() -> None:
@@ -92,11 +104,34 @@ def test_options_are_yaml_and_may_be_nested() -> None:
         ),
         (["--algo.advantage.estimator", "rredcot", "--algo.rredcot.lam"], "--algo.rredcot.lam: expected a value"),
         (["--algo.advantage.estimator", "red", "--algo.rredcot.lam", "--x"], "expected a value after it, got --x"),
+        (
+            ["--algo.advantage.estimator", "rredcot", "--algo.rredcot.terminator", "}"],
+            r"--algo\.rredcot\.terminator }: expected a value in YAML; .* \"'}'\"",
+        ),
+        (
+            ["--algo.advantage.estimator", "rredcot", "--algo.rredcot.bridge", "**Answer**: "],
+            "bridge .*: expected a value in YAML",
+        ),
+        (
+            ["--algo.rredcot.segmenter", "newline", "--algo.rredcot.segmenter.tokens", "8"],
+            r"--algo\.rredcot\.segmenter\.tokens: --algo\.rredcot\.segmenter has a value of its own already, 'newline'",
+        ),
     ],
 )
 def test_what_does_not_go_together_is_named(words: list[str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         split_arguments(words)
+
+
+def test_variables_of_a_submitted_job_are_left_to_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ray job submit --runtime-env-json`; Ray refuses a variable that is given twice."""
+    monkeypatch.delenv("RAY_JOB_CONFIG_JSON_ENV_VAR", raising=False)
+    monkeypatch.setenv("RREDCOT_TASK", "math")
+    assert environment_of_processes()["RREDCOT_TASK"] == "math"
+    job = {"runtime_env": {"env_vars": {"RREDCOT_TASK": "math", "NCCL_DEBUG": "INFO"}}}
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps(job))
+    assert not {"RREDCOT_TASK", "NCCL_DEBUG"} & set(environment_of_processes())
+    assert environment_of_processes()["TOKENIZERS_PARALLELISM"] == "true"
 
 
 def test_without_openrlhf_help_is_that_of_our_own_flags(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ import torch
 import rredcot_plugin as rr
 from rredcot_plugin.adapter.process_rewards import moved, moves, parse
 from rredcot_plugin.adapter.prompted_rollouts import Output, PromptedRollouts
+from rredcot_plugin.integrations.openrlhf.earned import shown_by
 from rredcot_plugin.text.alignment import TokenBytes
 from tests.unit.test_alignment_families import FAMILIES
 from tests.unit.test_group_work import TABLE, TOKENIZER, bare_rows, in_parts, work
@@ -131,6 +132,19 @@ def test_starts_are_those_of_the_text_that_a_reward_function_gets(family: str) -
         starts = table.shown_starts(np.array(ids))
         for place in range(len(ids)):
             assert starts[place] == len(shown(tokenizer, ids[:place])), (ids, place)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_behind_a_prompt_the_first_token_keeps_its_space(family: str) -> None:
+    """OpenRLHF decodes prompt and response together; decoders of SentencePiece drop the space that begins a text."""
+    tokenizer = FAMILIES[family]()
+    table = shown_by(TokenBytes.from_tokenizer(tokenizer))
+    prompt = tokenizer("so 12", add_special_tokens=False)["input_ids"]
+    ids = tokenizer("then 19\n#### 19", add_special_tokens=False)["input_ids"]
+    before = len(tokenizer.decode(prompt, clean_up_tokenization_spaces=False))
+    for place in range(len(ids)):
+        expected = len(tokenizer.decode(prompt + ids[:place], clean_up_tokenization_spaces=False)) - before
+        assert table.shown_starts(np.array(ids))[place] == expected, place
 
 
 @pytest.mark.parametrize("family", ["byte_level", "demo", "unigram_first"])

@@ -8,8 +8,9 @@ from typing import Any
 
 from rredcot_plugin.biases import biases_of
 from rredcot_plugin.config import RRedCoTConfig
-from rredcot_plugin.integrations.advice import few_segments, no_siblings
+from rredcot_plugin.integrations.advice import entropies_later, few_segments, no_siblings
 from rredcot_plugin.integrations.openrlhf.arguments import PREFIX
+from rredcot_plugin.integrations.openrlhf.settings import without_recorded
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +29,13 @@ def warnings_of(settings: RRedCoTConfig, args: Any) -> Iterator[str]:
         value = getattr(args.algo.advantage, name)
         if value != 1:
             yield f"--algo.advantage.{name} {value} is OpenRLHF's own and is not read here; what counts is {instead}"
+    if args.algo.advantage.no_std_norm and settings.scale not in (None, "none"):
+        yield (
+            f"--algo.advantage.no_std_norm has no effect here: {PREFIX}scale is {settings.scale}; what counts is {PREFIX}scale none"
+        )
     yield from biases_of(settings)
+    if text := without_recorded(settings, args):
+        yield text
 
 
 def notes_of(settings: RRedCoTConfig, args: Any) -> Iterator[str]:
@@ -38,6 +45,8 @@ def notes_of(settings: RRedCoTConfig, args: Any) -> Iterator[str]:
             f"--algo.kl.init_coef {args.algo.kl.init_coef}: the penalty is not redistributed, it stays on the segment whose "
             "tokens pay it"
         )
+    if text := entropies_later(settings):
+        yield text
     flag, length = "--rollout.max_new_tokens ", args.rollout.max_new_tokens
     if not length:
         flag, length = "--data.max_len ", args.data.max_len

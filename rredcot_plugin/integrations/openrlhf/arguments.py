@@ -59,6 +59,17 @@ def _put(options: dict[str, Any], flag: str, value: str) -> None:
     if not value or value.startswith("--"):
         raise ValueError(f"{flag}: expected a value after it, got {value or 'nothing'}")
     *parents, key = flag.removeprefix(PREFIX).split(".")
-    for parent in parents:
+    for number, parent in enumerate(parents, 1):
         options = options.setdefault(parent, {})
-    options[key] = yaml.safe_load(value)
+        if not isinstance(options, dict):
+            above = PREFIX + ".".join(parents[:number])
+            raise ValueError(
+                f"{flag}: {above} has a value of its own already, {options!r}; leave one of the two out"
+            )
+    try:
+        options[key] = yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise ValueError(
+            f"{flag} {value}: expected a value in YAML; put text with special characters into quotes within the shell's, as in "
+            f"\"'{value}'\""
+        ) from error

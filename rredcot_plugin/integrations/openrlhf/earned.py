@@ -37,16 +37,19 @@ def take_told(samples: Sequence[Any], places: Sequence[Place]) -> dict[str, list
     }
 
 
+def shown_by(table: TokenBytes) -> TokenBytes:
+    """How a response reads to OpenRLHF's reward functions: decoded behind its prompt, special tokens and all."""
+    return dataclasses.replace(table.going_on(), special=())
+
+
 def moves_told(
-    rows: PromptedRollouts, places: Sequence[Place], told: dict[str, list[Any]], table: TokenBytes
+    rows: PromptedRollouts, places: Sequence[Place], told: dict[str, list[Any]], shown: TokenBytes
 ) -> tuple[torch.Tensor | None, int]:
     """What is to be added to the rewards of the rows, (rows, T), None for nothing; and what of all that was said could not be
     read.
 
-    As `process_rewards.moves`, but for characters, which are those of the response with its special tokens: so OpenRLHF
-    decodes it for reward functions.
+    As `process_rewards.moves`, but for characters, which are those of ``shown_by``.
     """
-    shown = dataclasses.replace(table, special=())
     by_character = moves(dataclasses.replace(rows, told=told[TOLD]), shown)
     by_turn = moves_to(rows, told[TURNS], lambda row, ends: _columns(rows, row, ends, places[row].first))
     found = [added for added, _ in (by_character, by_turn) if added is not None]

@@ -51,7 +51,8 @@ def response_numbers(tables: Sequence[torch.Tensor], places: Sequence[Place]) ->
 
 def read_rows(experiences: Sequence[Any], places: Sequence[Place], group_size: int) -> PromptedRollouts:
     """The rows with their prompts, without texts. The reward of a row stands on its last action; a row without one has none,
-    and rewards that a reward model has yet to give are 0."""
+    and rewards that a reward model has yet to give are 0. ``log_probs`` are vLLM's, where it recorded them; one that is not finite
+    counts as 0."""
     prompts, tokens, masks, groups, truths = [], [], [], [], []
     for at in places:
         own = experiences[at.experience]
@@ -62,7 +63,11 @@ def read_rows(experiences: Sequence[Any], places: Sequence[Place], group_size: i
         truths.append(right_answer(own.labels[at.row] if own.labels else None))
     mask = _padded(masks)
     rewards = read_rewards(experiences, places, mask)
-    rollouts = Rollouts(_padded(tokens), mask, rewards, groups, ground_truths=truths)
+    recorded = [own.rollout_log_probs for own in experiences]
+    log_probs = None
+    if all(own is not None for own in recorded):
+        log_probs = torch.where(mask, response_numbers(recorded, places).nan_to_num(0.0, 0.0, 0.0), 0.0)
+    rollouts = Rollouts(_padded(tokens), mask, rewards, groups, log_probs=log_probs, ground_truths=truths)
     return PromptedRollouts(rollouts, prompts, [""] * len(prompts), [len(own) for own in tokens])
 
 

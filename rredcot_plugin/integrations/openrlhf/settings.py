@@ -11,6 +11,7 @@ from typing import Any
 from rredcot_plugin.choices import choose_scale
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.installed import installed_version
+from rredcot_plugin.integrations.advice import without_log_probs
 from rredcot_plugin.integrations.openrlhf import OPTIONS, SUPPORTED_OPENRLHF
 from rredcot_plugin.integrations.openrlhf.arguments import ESTIMATOR, PPO, PREFIX, RED
 from rredcot_plugin.integrations.openrlhf_cpu import PACKED
@@ -112,15 +113,28 @@ def check_flags(settings: RRedCoTConfig, args: Any) -> None:
     """
     if tuple(args.reward.clip_range) != CLIP:
         raise ValueError(
-            f"--reward.clip_range {' '.join(map(str, args.reward.clip_range))}: clips normalised rewards, which credit by "
-            "segment has none of; leave it out"
+            f"--reward.clip_range {' '.join(map(str, args.reward.clip_range))}: clips what OpenRLHF's estimators make of rewards, which "
+            "credit by segment does not read; leave it out"
         )
+    without_recorded(settings, args)
     _check_packing(args)
     _check_images(settings, args)
     if proposal_limits(settings.build_value_estimator()):
         _check_probes(args)
     if "reward_model" in scores_read(settings.build_value_estimator()):
         _check_reward_model(args)
+
+
+def without_recorded(settings: RRedCoTConfig, args: Any) -> str:
+    """What is left of the segmenter without log-probs of vLLM, which OpenRLHF asks for only with importance sampling.
+
+    Raises:
+        ValueError: nothing is.
+    """
+    flag = "--algo.advantage.is_correction_level"
+    if args.algo.advantage.is_correction_level != "off":
+        return ""
+    return without_log_probs(settings, f"{PREFIX}segmenter ", f"{flag} off", f"{flag} token")
 
 
 def _check_packing(args: Any) -> None:

@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 
+from rredcot_plugin.adapter import process_rewards
 from rredcot_plugin.adapter.probe_plan import ProbePlan, plan_probes
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.adapter.summary import row_metrics
 from rredcot_plugin.baselines.base import needs_of
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.credit.advantages import EPSILON
-from rredcot_plugin.integrations.openrlhf.earned import moves_told, take_told
+from rredcot_plugin.integrations.openrlhf.earned import moves_told, shown_by, take_told
 from rredcot_plugin.integrations.openrlhf.rows import (
     Place,
     places_of,
@@ -66,9 +67,13 @@ class Crediter:
 
     def __init__(self, settings: RRedCoTConfig, tokenizer: Any, group_size: int) -> None:
         self.settings = s = settings
+        tokenizer = getattr(
+            tokenizer, "tokenizer", tokenizer
+        )  # of the processor that OpenRLHF has for models with vision
         self.group_size = group_size
         self.calibrator = s.build_calibrator()
         self.table = TokenBytes.from_tokenizer(tokenizer)
+        self._shown = shown_by(self.table)
         self.encoder = ProbeEncoder(tokenizer, s.bridge, s.terminator, s.max_probe_tokens)
         self.squares = "sum_pi_squared" in needs_of(s.build_baseline(log_probs=True))
         self.reads = scores_read(s.build_value_estimator())
@@ -78,8 +83,9 @@ class Crediter:
         """Rows, segments and probes of a step's experiences, before the log-prob pass."""
         places = places_of(samples)
         told = take_told(samples, places)
-        rows = read_rows(samples, places, self.group_size).read(self.table)
-        moved, unread = moves_told(rows, places, told, self.table)
+        rows = read_rows(samples, places, self.group_size)
+        moved, unread = moves_told(rows, places, told, self._shown)
+        rows = process_rewards.moved(rows, moved).read(self.table)
         levels = self.settings.build_levels(rows.rollouts)
         plan = plan_probes(rows, levels[-1], self.settings, self.encoder, self.calibrator.lowest)
         return Step(places, rows, levels, plan, lookahead=self._watch(rows.rollouts), moved=moved, unread=unread)

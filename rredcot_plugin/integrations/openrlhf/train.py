@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import runpy
 import sys
@@ -97,15 +98,22 @@ class _Parsed(Exception):  # noqa: N818 - it carries the flags out, nothing is w
     """Carries the flags out of OpenRLHF's program."""
 
 
+def environment_of_processes() -> dict[str, str]:
+    """Variables of every process, without those that `ray job submit` gives them: Ray refuses a variable that is given twice."""
+    environment = {name: os.environ.get(name, value) for name, value in DEFAULT_ENVIRONMENT.items()}
+    environment |= {name: text for name, text in os.environ.items() if name in CARRIED or name.startswith(OURS)}
+    job = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}"))
+    given = (job.get("runtime_env") or {}).get("env_vars") or {}
+    return {name: text for name, text in environment.items() if name not in given}
+
+
 def start_ray() -> None:
     """As OpenRLHF starts it, with a hook; it joins a cluster where RAY_ADDRESS names one. OpenRLHF then starts none."""
     import ray
 
-    environment = {name: os.environ.get(name, value) for name, value in DEFAULT_ENVIRONMENT.items()}
-    environment |= {name: text for name, text in os.environ.items() if name in CARRIED or name.startswith(OURS)}
     resources: dict[str, Any] = {}
     if os.environ.get("OPENRLHF_PLATFORM") == "cpu":
         from rredcot_plugin.integrations.openrlhf_cpu import RESOURCES
 
         resources = RESOURCES
-    ray.init(runtime_env={"env_vars": environment, "worker_process_setup_hook": HOOK}, **resources)
+    ray.init(runtime_env={"env_vars": environment_of_processes(), "worker_process_setup_hook": HOOK}, **resources)

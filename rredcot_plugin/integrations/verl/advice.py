@@ -8,14 +8,12 @@ from typing import Any
 
 from rredcot_plugin.biases import biases_of
 from rredcot_plugin.config import RRedCoTConfig
-from rredcot_plugin.integrations.advice import few_segments, no_siblings
+from rredcot_plugin.integrations.advice import entropies_later, few_segments, no_siblings, without_log_probs
 from rredcot_plugin.integrations.verl.estimator import RED
 from rredcot_plugin.integrations.verl.settings import bypasses
 from rredcot_plugin.values.base import proposal_limits, scores_read
 
 logger = logging.getLogger(__name__)
-
-SIGNALS = {"uncertainty", "log_probs"}
 
 
 def warn_of_pointless(config: Any, settings: RRedCoTConfig) -> None:
@@ -38,21 +36,14 @@ def warnings_of(config: Any, settings: RRedCoTConfig) -> Iterator[str]:
 
 def notes_of(config: Any, settings: RRedCoTConfig) -> Iterator[str]:
     """What is as it should be and yet good to know; `rredcot explain` prints it, a run does not."""
-    segmenter = settings.build_segmenter()
     if config.algorithm.use_kl_in_reward:
         yield (
             "algorithm.use_kl_in_reward=True: the penalty is not redistributed, it stays on the segment whose tokens pay it"
         )
-    if "uncertainty" in {*getattr(segmenter, "needs", ()), *getattr(segmenter, "uses", ())}:
-        yield (
-            f"segmenter={settings.segmenter} reads entropies, which are not known before the log-prob pass: the negative "
-            "log-prob of the token before stands in"
-        )
-    turns = (
-        None
-        if config.actor_rollout_ref.rollout.multi_turn.enable
-        else "actor_rollout_ref.rollout.multi_turn.enable"
-    )
+    if text := entropies_later(settings):
+        yield text
+    has_turns = config.actor_rollout_ref.rollout.multi_turn.enable
+    turns = None if has_turns else "actor_rollout_ref.rollout.multi_turn.enable"
     if text := few_segments(settings, config.data.max_response_length, "data.max_response_length=", turns):
         yield text
 
@@ -102,16 +93,8 @@ def _of_the_outcomes_scale(config: Any, settings: RRedCoTConfig) -> Iterator[str
 
 
 def _of_unrecorded_log_probs(config: Any, settings: RRedCoTConfig) -> Iterator[str]:
+    key = "actor_rollout_ref.rollout.calculate_log_probs"
     if config.actor_rollout_ref.rollout.calculate_log_probs:
         return
-    segmenter = settings.build_segmenter()
-    if SIGNALS & set(getattr(segmenter, "needs", ())):
-        raise ValueError(
-            f"algorithm.rredcot.segmenter={settings.segmenter} reads log-probs of the rollout engine: set "
-            "actor_rollout_ref.rollout.calculate_log_probs=True, or take a segmenter that reads texts only"
-        )
-    if SIGNALS & set(getattr(segmenter, "uses", ())):
-        yield (
-            f"segmenter={settings.segmenter} looks at the log-probs of the sampled tokens, which "
-            "actor_rollout_ref.rollout.calculate_log_probs=False does not record: every keyword counts now"
-        )
+    if text := without_log_probs(settings, "algorithm.rredcot.segmenter=", f"{key}=False", f"{key}=True"):
+        yield text
