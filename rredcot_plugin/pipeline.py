@@ -102,7 +102,8 @@ def assign_credit(
     per_segment, tokens, baselines = _measured(config, evidence, earned, baseline, baselines, deltas, rest)
     baselines = baselines + in_baselines
     found.fit.remember()
-    advantages, returns = _finished(config, segments, tokens, gae + values, earned)
+    targets = torch.where(outcomes.finite[:, None], gae + values, found.values)
+    advantages, returns = _finished(config, segments, tokens, targets, earned)
     report |= of_shapers
     report |= metric.credit_metrics(segments, values, deltas, rewards, earned.total, per_segment, baselines)
     return Credit(advantages, returns, segments, values, rewards, deltas, report, baselines)
@@ -260,7 +261,7 @@ def _finished(
     outcomes: Outcomes,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Advantages and returns per token. Returns are the advantages, as in GRPO; where a critic gave the values, Â + V̂
-    before any scaling: what the critic is to learn."""
+    before any scaling: what the critic is to learn, V̂ itself where the reward is not finite."""
     if config.match_grpo:
         advantages = match_token_mean(advantages, _grpo(config, outcomes), segments)
     if _scale(config) == "whiten":

@@ -12,7 +12,7 @@ import torch
 from rredcot_plugin.choices import is_grpo
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.credit import metrics as metric
-from rredcot_plugin.groups import Outcomes
+from rredcot_plugin.groups import Outcomes, group_stats
 from rredcot_plugin.types import Rollouts, Segments, check_finite, check_shape
 from rredcot_plugin.values.base import Probed, calibrates, estimate, proposal_limits
 from rredcot_plugin.values.calibration import OutcomeCalibrator
@@ -52,6 +52,8 @@ def step_values(
         return StepValues(given.float(), fit(given.float()), given=True)
     if has_groups_mean(config, segments):
         return StepValues(stats.mean[:, None], fit(stats.mean[:, None]))
+    if rollouts.penalties is not None:  # values are of the score
+        stats = group_stats(outcomes.score, rollouts.group_ids, finite)
     prior = stats.others_mean if config.leave_one_out else stats.mean
     estimator = config.build_value_estimator()
     evidence = _by_proposal(probed, estimator, segments, calibrator.lowest)

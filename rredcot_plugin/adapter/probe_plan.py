@@ -15,7 +15,6 @@ from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.credit.metrics import share
 from rredcot_plugin.credit.turn_rewards import separate
 from rredcot_plugin.probes.layout import ProbeSpec, pack, packed_tokens, split_packs, unpack
-from rredcot_plugin.text.answers import THINK_END, AnswerFormat
 from rredcot_plugin.text.encoding import EncodedProbe, ProbeEncoder
 from rredcot_plugin.types import Rollouts, Segments
 from rredcot_plugin.values.base import FROM_OTHERS, REFERENCE, Probed, proposal_limits
@@ -144,7 +143,8 @@ def place_probes(
     starts, counts = segments.starts.tolist(), segments.num_segments.tolist()
     for row in range(len(rows.prompts)):
         # of one row at a time: their prefixes are long
-        states = _States(rows, row, starts[row][: counts[row]], first, encoder)
+        asked = starts[row][: counts[row]] if any(proposals.answers[row] for proposals in found.values()) else []
+        states = _States(rows, row, asked, first, encoder)
         specs: list[list[ProbeSpec]] = [[] for _ in rows.outputs_of(row)]
         at: list[list[tuple[int, int, int, int]]] = [[] for _ in specs]
         for kind, (name, proposals) in enumerate(found.items()):
@@ -235,9 +235,9 @@ def _propose(
         references = build_references(rollouts.references, rollouts.batch_size, limit)
         if kind == REFERENCE:
             return references
-        return reference_answers(references, lambda text: _extract(encoder.answer_format, text))
+        return reference_answers(references, encoder.answer_of)
     return build_proposals(
-        [_extract(encoder.answer_format, text) for text in rollouts.texts or []],
+        [encoder.answer_of(text) for text in rollouts.texts or []],
         worth,
         rollouts.group_ids,
         rollouts.ground_truths,
@@ -247,11 +247,6 @@ def _propose(
         max_proposals=limit,
         floor=floor,
     )
-
-
-def _extract(answer_format: AnswerFormat, text: str) -> str | None:
-    """The final answer; where the model thinks, only what stands after the end of the thinking counts."""
-    return answer_format.extract(text.rpartition(THINK_END)[2])
 
 
 def _prefixes(rows: PromptedRollouts, row: int, firsts: list[int], columns: list[int]) -> list[str]:

@@ -46,7 +46,10 @@ def parse(said: Any) -> tuple[Told, bool]:
             return [], False
     if not isinstance(said, Iterable) or isinstance(said, str | bytes | dict):
         return [], False
-    pairs = [_pair(entry) for entry in said]
+    try:
+        pairs = [_pair(entry) for entry in said]
+    except TypeError:  # an array of no dimension
+        return [], False
     return [pair for pair in pairs if pair is not None], None not in pairs
 
 

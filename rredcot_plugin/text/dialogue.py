@@ -95,7 +95,7 @@ def lead_to_answer(text: str, turns: Turns | None, *, thinks: bool, opens: bool)
         return _in_a_new_turn(text, turns.next_turn(text), turns, thinks=thinks, opens=opens)
     assert said is not None
     _, ended, answer = said.rpartition(THINK_END)
-    if thinks and (THINK_START in answer or not (ended or opens)):
+    if THINK_START in answer or (thinks and not (ended or opens)):
         return f"\n{THINK_END}\n\n"[text.endswith("\n") or not text :], True
     if turns is not None and waits_for_tool(answer):
         return _in_a_new_turn(text, turns.end + turns.header, turns, thinks=thinks, opens=opens)

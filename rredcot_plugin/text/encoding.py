@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any
 
 from rredcot_plugin.allowed import NAMED, Choice
@@ -21,22 +23,34 @@ EncodedProbe = tuple[tuple[int, ...], int]
 
 @dataclass(frozen=True)
 class AnswerStyle:
-    """How the responses of a batch answer: how many use each format, whether any of them thinks, and whether the prompt or
-    the model opens a thought with ``<think>``."""
+    """How the responses of a batch answer: how many use each format, how many there are, how many of them think, and how many
+    thoughts the prompt or the model opens with ``<think>``."""
 
     votes: Counter[str]
-    thinks: bool
-    opens: bool = False
+    responses: int
+    thoughts: int
+    opened: int
 
     @classmethod
     def of(cls, texts: Sequence[str], prompt_tails: Sequence[str]) -> AnswerStyle:
-        given = any(THINK_START in tail for tail in prompt_tails)
-        thinks = given or any(THINK_END in text for text in texts)
-        return cls(format_votes(texts), thinks, given or any(THINK_START in text for text in texts))
+        opened = [THINK_START in tail + text for text, tail in zip_longest(texts, prompt_tails, fillvalue="")]
+        ended = [THINK_END in text for text in texts]
+        thoughts = sum(one or other for one, other in zip_longest(opened, ended, fillvalue=False))
+        return cls(format_votes(texts), len(opened), thoughts, sum(opened))
 
     def __add__(self, other: AnswerStyle) -> AnswerStyle:
         """That of two parts of a batch together."""
-        return AnswerStyle(self.votes + other.votes, self.thinks or other.thinks, self.opens or other.opens)
+        numbers = (self.responses + other.responses, self.thoughts + other.thoughts, self.opened + other.opened)
+        return AnswerStyle(self.votes + other.votes, *numbers)
+
+    @property
+    def thinks(self) -> bool:
+        """Whether most do: one response may write ``</think>`` by chance, or quote it from a tool."""
+        return 0 < self.responses <= 2 * self.thoughts
+
+    @property
+    def opens(self) -> bool:
+        return 0 < self.thoughts <= 2 * self.opened
 
 
 def choose_bridge(bridge: str) -> Choice:
@@ -84,7 +98,8 @@ class ProbeEncoder:
     def learn(self, style: AnswerStyle) -> None:
         """The same from what was seen in the parts of a batch."""
         self.answer_format = most_voted(style.votes) or self.answer_format
-        self.thinking, self.opens = self.thinking or style.thinks, self.opens or style.opens
+        if style.thinks:
+            self.thinking, self.opens = True, self.opens or style.opens
 
     def bridge_after(self, prefix: str, tail: str = "") -> str:
         """The bridge after a response that reads ``prefix`` so far, after a prompt that ends in ``tail``.
@@ -117,6 +132,11 @@ class ProbeEncoder:
         characters that the tokenizer does not know."""
         return self._cached(bridge, answer + self.closing())
 
+    def answer_of(self, text: str) -> str | None:
+        """The final answer of a response, None where there is none; where the model thinks, only what stands after the end of
+        the thinking counts. A special token, the end-of-sequence token first of all, ends an answer as a line end does."""
+        return self.answer_format.extract(self._special.sub("\n", text.rpartition(THINK_END)[2]))
+
     def encode_reference(self, prefix: str, solution: str, answer: str, tail: str = "") -> EncodedProbe | None:
         """A reference solution as the continuation of ``prefix``; None if it exceeds ``max_probe_tokens``.
 
@@ -144,7 +164,7 @@ class ProbeEncoder:
         skip = next((i for i, end in enumerate(ends) if end > len(bridge)), len(ids)) if bridge else 0
         if not ids or not 0 < len(ids) - skip <= self.max_probe_tokens:
             return None
-        if self.tokenizer.unk_token_id is not None and self.tokenizer.unk_token_id in ids[skip:]:
+        if self._unknown in ids[skip:]:
             return None  # answers that differ in unknown characters only would be one probe
         return tuple(ids), skip
 
@@ -165,6 +185,19 @@ class ProbeEncoder:
     def _spans_of(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         encoding = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         return encoding["input_ids"], encoding["offset_mapping"]
+
+    @cached_property
+    def _unknown(self) -> int | None:
+        """The token of characters that have none; tokenizers whose tokens are bytes need none, and some call their
+        end-of-sequence token so."""
+        unknown: int | None = self.tokenizer.unk_token_id
+        return None if unknown == self.tokenizer.eos_token_id else unknown
+
+    @cached_property
+    def _special(self) -> re.Pattern[str]:
+        tokens = [token.content for token in self.tokenizer.added_tokens_decoder.values() if token.special]
+        tokens.sort(key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, tokens)) or "(?!)")
 
     @cached_property
     def _turns(self) -> Turns | None:

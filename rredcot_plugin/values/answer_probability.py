@@ -104,7 +104,7 @@ class ImportanceEstimator:
         last = (probed.num_segments - 1).clamp(min=0)
         floor = torch.zeros(len(last))
         if rollouts is not None and self.kind == "support":
-            floor = floor_of(rollouts.outcomes, probed.lowest)
+            floor = floor_of(rollouts.scores, probed.lowest)
         utility = (probed.utility - floor[:, None]).clamp(min=0) if self.kind == "support" else probed.utility
         if clip is None and self.kind == "own_ratio":
             clip = OWN_RATIO_CLIP

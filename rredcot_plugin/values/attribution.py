@@ -72,11 +72,11 @@ class AttributionEstimator:
         if scores is None:
             return nothing_known(segments)
         shares, known = segment_shares(scores, segments)
-        total = rollouts.outcomes
-        finite = torch.isfinite(total)
+        finite = torch.isfinite(rollouts.outcomes)
         known = known & finite
-        prior = group_stats(total, rollouts.group_ids, finite).others_mean.double()
-        score = torch.where(finite, rollouts.scores, 0.0).double()
+        score = torch.where(finite, rollouts.scores, 0.0)
+        prior = group_stats(score, rollouts.group_ids, finite).others_mean.double()
+        score = score.double()
         before = shares.cumsum(dim=1) - shares  # Σ_{j<i}
         values = prior[:, None] + (score - prior)[:, None] * before
         return Estimate(torch.where(segments.exists & known[:, None], values, 0.0).float(), known)

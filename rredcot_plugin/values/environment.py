@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -23,17 +24,19 @@ FIELD = "state_values"
 
 def turn_values(mask: Bool[Tensor, "B T"], said: Sequence[Any]) -> Float[Tensor, "B T"]:
     """``token_scores["environment"]`` from ``said[b]``, a number for each turn of the model, about the state in which the turn
-    begins: at the turn's first token, NaN elsewhere. What is no finite number is NaN too, turns that a list is too short
+    begins, or a mapping from turns (0, 1, …) to such numbers: at the turn's first token, NaN elsewhere. What is no finite number is NaN too, turns that a list is too short
     for, and rows without a list; numbers beyond the last turn are left out.
 
     >>> turn_values(torch.tensor([[True, True, False, True]]), [[None, 0.5]]).tolist()
+    [[nan, nan, nan, 0.5]]
+    >>> turn_values(torch.tensor([[True, True, False, True]]), [{1: 0.5}]).tolist()
     [[nan, nan, nan, 0.5]]
     """
     scores = torch.full(mask.shape, torch.nan)
     row, column = turn_starts(mask).nonzero(as_tuple=True)
     for b, numbers in enumerate(said):
         at = column[row == b]
-        found = torch.tensor(list(map(_number, _listed(numbers)))[: len(at)], dtype=torch.float32)
+        found = torch.tensor(list(map(_number, _listed(numbers, len(at)))), dtype=torch.float32)
         scores[b, at[: len(found)]] = torch.where(torch.isfinite(found), found, torch.nan)
     return scores
 
@@ -51,8 +54,17 @@ def share_without(scores: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"]) -> fl
     return float((later & ~torch.isfinite(scores)).sum() / later.sum().clamp(min=1))
 
 
-def _listed(numbers: Any) -> list[Any]:
-    return list(numbers) if isinstance(numbers, Iterable) and not isinstance(numbers, str | bytes | dict) else []
+def _listed(said: Any, turns: int) -> list[Any]:
+    """What was said of the turns, at most so many; of a mapping, what it says of their numbers."""
+    if isinstance(said, Mapping):
+        numbers = {str(turn): number for turn, number in said.items()}
+        return [numbers.get(str(turn)) for turn in range(turns)]
+    if not isinstance(said, Iterable) or isinstance(said, str | bytes):
+        return []
+    try:
+        return list(islice(said, turns))
+    except TypeError:  # an array of no dimension
+        return []
 
 
 def _number(x: Any) -> float:
@@ -71,8 +83,8 @@ class EnvironmentEstimator:
     turn in which the segment begins, or of an earlier one where it has none. States before the first number have the mean
     reward of the group's other rollouts, rows without any number are unknown. In reward units, so ``calibrate`` does not apply.
     With λ = 1 the gradient is exact whatever the numbers are, as long as they were known when the turn began.
-    In verl an agent loop, or a tool of verl's own loop, writes the list ``extra_fields["state_values"]``: a number, or None,
-    for each turn of the model in this output.
+    In verl an agent loop, or a tool of verl's own loop, writes ``extra_fields["state_values"]``: a list with a number, or None,
+    for each turn of the model in this output, or a mapping from turns to numbers.
     """
 
     proposes: ClassVar[str] = NO_PROBES
@@ -89,7 +101,7 @@ class EnvironmentEstimator:
         latest = torch.where(given, columns, -1).cummax(dim=1).values
         at = latest.gather(1, segments.starts.clamp(max=max(0, scores.shape[1] - 1)))
         finite = torch.isfinite(rollouts.outcomes)
-        prior = group_stats(rollouts.outcomes, rollouts.group_ids, finite).others_mean
+        prior = group_stats(rollouts.scores, rollouts.group_ids, finite).others_mean
         values = torch.where(at >= 0, scores.float().gather(1, at.clamp(min=0)), prior[:, None])
         known = given.any(dim=1)
         return Estimate(torch.where(segments.exists & known[:, None], values, 0.0), known)

@@ -23,6 +23,6 @@ class TellingCalculator(Calculator):
     async def execute(
         self, instance_id: str, parameters: Any, *, agent_data: Any, **kwargs: Any
     ) -> tuple[ToolResponse, float, dict[str, Any]]:
-        said = agent_data.extra_fields.setdefault("state_values", [None])
-        said.append(WORTH * len(said))
+        said = agent_data.extra_fields.setdefault("state_values", {})
+        said[agent_data.assistant_turns] = WORTH * (len(said) + 1)
         return await super().execute(instance_id, parameters, **kwargs)

@@ -253,7 +253,6 @@ def test_segmenters_that_read_log_probs_need_vllm_to_record_them(
     for own in batch:
         own.rollout_log_probs = own.action_log_probs.clone()
     maker = ours(host, tokenizer, monkeypatch, options)
-    assert int(maker.crediter.plan(batch).levels[-1].num_segments.max()) > 2
     for own in credited(maker, batch):
         assert bool(torch.isfinite(own.advantages).all())
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import rredcot_plugin as rr
+from rredcot_plugin.values.base import Probed
 
 NAN, INF = float("nan"), float("inf")
 TWO_TOKENS = {"segmenter": "fixed", "segmenter_kwargs": {"tokens": 2}}
@@ -101,6 +102,25 @@ def test_tensors_of_a_graph_give_credit_without_one(baseline: str) -> None:
 def test_rewards_as_large_as_float32_has_do_not_stop_a_run(options: dict[str, Any]) -> None:
     found = advantages(batch([3e38, -3e38, 1.0, 0.0]), **options)
     assert torch.isfinite(found).all() and float(found[:2].abs().max()) == 0.0
+
+
+@pytest.mark.parametrize("options", [{"calibrate": "none"}, {"preset": "paper"}, {}, {"leave_one_out": False}])
+def test_values_are_those_of_the_reward_without_penalties(options: dict[str, Any]) -> None:
+    plain, penalties = batch([1.0, 0.0, 1.0]), torch.full((3, 8), -0.1)
+    penalized = dataclasses.replace(plain, rewards=plain.rewards + penalties, penalties=penalties)
+    given = options if "preset" in options else {"value_estimator": "support", **options}
+    config = rr.RRedCoTConfig.from_mapping({**TWO_TOKENS, **given})
+    segments = config.build_segmenter()(plain)
+    log_pi = torch.full((3, segments.max_segments, 1), -6.0)
+    probed = Probed(log_pi, torch.ones(3, 1), torch.ones(3, 1).bool(), segments.num_segments)
+    found = []
+    for rollouts in (plain, penalized):
+        calibrator = config.build_calibrator()
+        for _ in range(2):
+            credit = rr.assign_credit(rollouts, config, segments=segments, probed=probed, calibrator=calibrator)
+        found.append(credit)
+    torch.testing.assert_close(found[1].values, found[0].values, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(found[1].deltas, found[0].deltas - 0.2, atol=1e-5, rtol=1e-5)
 
 
 def test_without_refinement_iterative_leaves_penalties_to_their_tokens() -> None:

@@ -140,3 +140,13 @@ def test_a_batch_is_looked_over_as_often_as_a_row(monkeypatch: pytest.MonkeyPatc
         plan_probes(rows, segments, config, ProbeEncoder(TOKENIZER))
         counts.append(len(looked))
     assert counts[0] == counts[1] > 0
+
+
+def test_without_proposals_no_state_is_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``red`` has a segment a token: a text for each would be quadratic in the response."""
+    written: list[str] = []
+    monkeypatch.setattr(ProbeEncoder, "bridge_after", lambda self, prefix, tail="": written.append(prefix) or "")
+    _, _, _, plan = planned(RESPONSES, [1.0, 0.0, 1.0, 0.0], value_estimator="confidence")
+    assert plan.size == 0 and plan.tokens == 0
+    assert len(plan.packed) == len(plan.places) == len(RESPONSES)
+    assert written == []

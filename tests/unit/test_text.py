@@ -154,5 +154,35 @@ def test_probe_tokens_are_the_models_own_and_count_from_the_answer() -> None:
     assert ids[-1] == BYTES.eos_token_id
 
 
+@pytest.mark.parametrize("end", ["<|im_end|>", "</s>", "<end_of_turn>", "<｜end▁of▁sentence｜>"])
+@pytest.mark.parametrize("text", ["The answer is 5.", "#### 5", "So \\boxed{5}.", "```py\n5\n```"])
+def test_what_ends_a_response_is_no_part_of_its_answer(text: str, end: str) -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.add_special_tokens({"eos_token": end})
+    encoder = ProbeEncoder(tokenizer)
+    encoder.observe([text + end], [""])
+    for response in (text + end, text + end + "\n", text + end + tokenizer.pad_token, f"{end}{text}{end}{end}"):
+        assert encoder.answer_of(response) == "5"
+
+
+def test_one_response_in_many_does_not_make_a_model_think() -> None:
+    encoder = ProbeEncoder(BYTES)
+    for stray in ("</think> #### 3", "<think> is a tag\n#### 3"):
+        encoder.observe(["#### 3"] * 9 + [stray], [""] * 10)
+        assert encoder.bridge_after("a line") == "\n#### "
+    assert encoder.bridge_after("<think>a line") == "\n</think>\n\n#### "  # this one does
+    encoder.observe(["#### 3"] * 4 + ["a</think>#### 3"] * 6, [""] * 10)
+    assert encoder.bridge_after("a line") == "\n</think>\n\n#### "
+
+
+def test_an_end_of_sequence_that_is_called_unknown_ends_a_probe() -> None:
+    """GPT-2 and Pythia: no character is unknown to tokens of bytes."""
+    tokenizer = byte_tokenizer()
+    tokenizer.unk_token = tokenizer.eos_token
+    encoder = ProbeEncoder(tokenizer, answer_format=FORMATS["hash"])
+    ids, skip = encoder.encode("\n#### ", "42")
+    assert tokenizer.decode(ids[skip:]) == "42<|im_end|>"
+
+
 def test_answers_beyond_the_limit_are_not_encoded() -> None:
     assert ProbeEncoder(BYTES, max_probe_tokens=4).encode("b ", "1 2 3 4 5 6 7") is None

@@ -76,7 +76,13 @@ def penalties_of(added: torch.Tensor) -> torch.Tensor:
 
 
 def gae_of_critic(credit: Credit, rollouts: Rollouts, algorithm: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Advantages and returns of ``red`` with a critic: verl's GAE on the redistributed rewards."""
+    """Advantages and returns of ``red`` with a critic: verl's GAE on the redistributed rewards. Where the reward is not finite
+    there is nothing to learn: no advantage, and the critic's own values as returns."""
     values = (rollouts.token_scores or {})["critic"]
-    rewards, mask = rewards_at_ends(credit), rollouts.response_mask.float()
-    return core_algos.compute_gae_advantage_return(rewards, values, mask, algorithm.gamma, algorithm.lam)
+    counted = rollouts.response_mask & torch.isfinite(rollouts.outcomes)[:, None]
+    if not bool(counted.any()):  # verl cannot whiten nothing
+        return torch.zeros_like(values), values
+    rewards, rules = rewards_at_ends(credit), (algorithm.gamma, algorithm.lam)
+    advantages, returns = core_algos.compute_gae_advantage_return(rewards, values, counted.float(), *rules)
+    counted = counted | ~rollouts.response_mask
+    return torch.where(counted, advantages, 0.0), torch.where(counted, returns, values)
