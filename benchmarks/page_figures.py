@@ -253,7 +253,7 @@ def _draw_learning(output: Path, panels: dict[str, list[tuple[np.ndarray, np.nda
         axis.set(title=title, xlabel="training steps of 16 rollouts", xlim=(0, steps[-1]), ylim=(0, None))
         axis.grid(color="0.92")
         axis.spines[["top", "right"]].set_visible(False)
-    axes[0, 0].set_ylabel("held-out accuracy")
+    axes[0, 0].set_ylabel("held-out reward, smoothed")
     found = [axis.get_legend_handles_labels() for axis in axes[0]]
     known = {label: line for own, texts in found for line, label in zip(own, texts, strict=True)}
     lines, labels = list(known.values()), list(known)

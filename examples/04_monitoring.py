@@ -13,12 +13,12 @@ import sys
 from pathlib import Path
 
 HEALTHY = {
-    "rredcot/segments/per_trace/mean": (2, 64, "the segmenter finds no boundaries, or far too many"),
+    "rredcot/segments/per_trace/mean": (3, 64, "the segmenter finds no boundaries, or far too many"),
     "rredcot/credit/answer_share/mean": (0.0, 0.9, "all credit falls on the answer: values are flat"),
-    "rredcot/credit/return_error/max": (0.0, 1e-3, "rewards are not conserved: report this"),
+    "rredcot/credit/return_error/max": (0.0, 1e-5, "rewards are not conserved: report this"),
     "rredcot/value/explained_variance/mean": (0.0, 1.0, "values predict worse than a constant"),
-    "rredcot/value/ece/mean": (0.0, 0.2, "calibration is off: larger batches, or calibrate=none"),
-    "rredcot/fallback/no_proposal/mean": (0.0, 0.5, "most traces have no answer to propose"),
+    "rredcot/value/ece/mean": (0.0, 0.1, "calibration is off: larger batches, or calibrate=none"),
+    "rredcot/fallback/no_proposal/mean": (0.0, 0.1, "many traces have no answer to propose"),
     "rredcot/fallback/nonfinite_reward/mean": (0.0, 0.0, "the reward function returns NaN or infinity"),
 }
 
