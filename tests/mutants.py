@@ -198,6 +198,12 @@ MUTANTS = (
     Mutant("answers of the boundary before", "adapter/trace_record.py", "found[k, s, n]", "found[k, s - 1, n]", (WHY,)),
     Mutant("the bias of values with the other sign", "report/statistics.py", "segment.value - trace.reward", "trace.reward - segment.value", ("unit/test_report_findings.py",)),
     Mutant("a page that never stops reloading", "commands/report.py", "make(reload=None)", "make()", ("unit/test_report_compare.py",)),
+    Mutant("the end of sequence stands in answers", "text/encoding.py", 'self._special.sub("\\n", text.rpartition(THINK_END)[2])', "text.rpartition(THINK_END)[2]", ("unit/test_text.py",)),
+    Mutant("one response makes a model think", "text/encoding.py", "0 < self.responses <= 2 * self.thoughts", "self.thoughts > 0", ("unit/test_text.py",)),
+    Mutant("penalties in the floor of values", "values/answer_probability.py", "floor_of(rollouts.scores, ", "floor_of(rollouts.outcomes, ", ("unit/test_odd_rewards.py",)),
+    Mutant("penalties in the value of a prompt", "state_values.py", "if rollouts.penalties is not None:", "if False:", ("unit/test_odd_rewards.py",)),
+    Mutant("a critic learns from rows without a reward", "integrations/verl/credit.py", "rollouts.response_mask & torch.isfinite(rollouts.outcomes)[:, None]", "rollouts.response_mask", ("contract/test_critic_rewards.py",)),
+    Mutant("a response behind its prompt loses a space", "text/alignment.py", "np.concatenate([start, start[1:] + size])", "self.start", (TOLD,)),
 )  # fmt: skip
 
 
