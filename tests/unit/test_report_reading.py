@@ -87,7 +87,11 @@ def test_rollouts_without_uid_are_grouped_by_prompt(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("columns", "groups"),
-    [(("prompt", "response", "reward"), 3), (("input", "response", "score"), 3), (("input", "output", "score"), 1)],
+    [
+        (("prompt", "response", "reward"), 3),
+        (("input", "response", "score"), 3),
+        (("input", "output", "score"), 1),
+    ],
 )
 def test_only_verls_own_rows_have_the_key_of_a_row_as_uid(
     tmp_path: Path, columns: tuple[str, ...], groups: int
