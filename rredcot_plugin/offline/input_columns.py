@@ -146,7 +146,10 @@ def _process_rewards(value: Any) -> Any:
 
 
 def last_outputs(rows: Sequence[Row]) -> list[Row]:
-    """One row a session, its last output, as in training; rows of no session all stay."""
+    """One row a session, its last output; rows of no session all stay.
+
+    Earlier ones have a copy of the last one's reward. Training joins all of them to one trace; this does not.
+    """
     last: dict[tuple[int, str], int] = {}
     for row in rows:
         if row.session is not None:

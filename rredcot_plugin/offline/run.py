@@ -95,7 +95,10 @@ def run_score(settings: ScoreSettings, tell: Tell, show: Callable[[Progress], No
     found, bad = read_rows(settings.rollouts, reference_column(settings.config.build_value_estimator()))
     rows = last_outputs(found)
     if len(rows) < len(found):
-        tell(f"{len(found) - len(rows)} earlier outputs of a session are left out, as in training")
+        tell(
+            f"{len(found) - len(rows)} earlier outputs of a session are left out: only its last one is scored here, "
+            "while training gives every one its credit"
+        )
     if odd := [row.line for row in rows if not math.isfinite(row.reward)]:
         lines = ", ".join(map(str, odd[:SHOWN])) + (" …" if len(odd) > SHOWN else "")
         tell(

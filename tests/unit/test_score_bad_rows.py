@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rredcot_plugin.offline.output import Output, OutputExistsError
-from tests.unit.scored import RAW, plain_rows, records, score, write
+from tests.unit.scored import RAW, plain_rows, raw, records, rollouts, score, write  # noqa: F401  fixtures
 
 
 def test_rewards_that_are_no_numbers_are_named(tmp_path: Path) -> None:
@@ -33,6 +33,23 @@ def test_a_message_without_content_is_left_out(tmp_path: Path, content: dict[str
     result = score(write(tmp_path / "rows.jsonl", rows), "-o", str(tmp_path / "o.jsonl"), *RAW)
     assert result.exit_code == 1
     assert "line 3: left out: prompt: expected a text or a list of messages" in " ".join(result.output.split())
+
+
+def test_earlier_outputs_of_a_session_are_told(tmp_path: Path) -> None:
+    rows = [
+        {"input": "1 + 1 =", "output": f"{i} + 1\n#### {i}", "score": i, "uid": f"u_{i // 2}_{i % 2}"}
+        for i in range(4)
+    ]
+    result = score(write(tmp_path / "rows.jsonl", rows), "-o", str(tmp_path / "o.jsonl"), *RAW)
+    assert result.exit_code == 0, result.output
+    told = "2 earlier outputs of a session are left out: only its last one is scored here, while training gives"
+    assert told in " ".join(result.stderr.split())
+    assert [record["line"] for record in records(tmp_path / "o.jsonl")] == [2, 4]
+
+
+def test_what_changes_no_number_may_differ_from_run_to_run(rollouts: Path, raw: Path) -> None:
+    result = score(rollouts, "-o", str(raw), *RAW, "--batch-tokens", "512", "--device", "cpu")
+    assert result.exit_code == 0 and "nothing was left to score" in result.stdout
 
 
 @pytest.mark.parametrize("force", [(), ("--force",)])
