@@ -4,7 +4,8 @@ P parameters, G GPUs that share one copy of the training state, K tensor-paralle
 layers, h hidden, f feed-forward, V vocabulary; bytes (the formulas of a token: planning/memory.py):
 
 - training state: 16 P / G (fp32 weights, gradients, two Adam moments); with LoRA 4 P / G + 16 times the adapters'
-  parameters; with Megatron 6 P / K + 12 P / G.
+  parameters; with Megatron 6 P / K + 12 P / G. ``param_offload`` (weights, gradients) and ``optimizer_offload`` (the
+  rest) empty the GPU for the rollout and bring all of it back for the update; FSDP2's ``offload_policy`` keeps it away.
 - update: n (2 L h + 10 V / K + 16 h + 8 f): checkpoints between layers, logits in two precisions with their gradient,
   the activations of one layer.
 - rollout: `gpu_memory_utilization` of the GPU, weights and KV cache included; a token's cache is 4 L times KV heads times
@@ -24,10 +25,14 @@ from rredcot_plugin.planning.models import ModelSizes, sizes_of
 
 @dataclass(frozen=True)
 class Needs:
-    """Estimates in bytes a GPU, and tokens of probes a trace; ``probe_tokens`` is None where nothing is probed."""
+    """Estimates in bytes a GPU, and tokens of probes a trace; ``probe_tokens`` is None where nothing is probed.
+
+    ``resting`` is what is left of ``state`` on the GPU during the rollout.
+    """
 
     parameters: int
     state: float
+    resting: float
     update: float
     update_tokens: int
     rollout: float
@@ -40,14 +45,15 @@ class Needs:
 
     @property
     def peak(self) -> float:
-        return self.state + max(self.update, self.rollout)
+        return max(self.state + self.update, self.resting + self.rollout)
 
     def lines(self, gpu_gb: float) -> list[tuple[str, str]]:
         """Name and text of each line of the report."""
         fits = "fits" if self.peak <= gpu_gb * GB else "does NOT fit"
+        moved = "" if self.resting == self.state else f", {self.resting / GB:.1f} GB during the rollout"
         found = [
             ("parameters", f"{self.parameters / 1e6:,.1f} million"),
-            ("training state", f"{self.state / GB:.1f} GB a GPU"),
+            ("training state", f"{self.state / GB:.1f} GB a GPU{moved}"),
             (
                 "update",
                 f"{self.update / GB:.1f} GB a GPU on top, for micro-batches of {self.update_tokens:,} tokens",
@@ -87,9 +93,11 @@ def estimate(
     )
     split = actor.megatron.tensor_model_parallel_size if actor.strategy == "megatron" else 1
     bound = _most_probes(settings, data.max_response_length)
+    state, resting = _state(config, sizes, architecture.config)
     return Needs(
         parameters=sizes.parameters,
-        state=_state(config, sizes, architecture.config),
+        state=state,
+        resting=resting,
         update=tokens * update_a_token(sizes, split),
         update_tokens=tokens,
         rollout=rollout.gpu_memory_utilization * gpu_gb * GB,
@@ -102,18 +110,31 @@ def estimate(
     )
 
 
-def _state(config: Any, sizes: ModelSizes, model_config: Any) -> float:
+def _state(config: Any, sizes: ModelSizes, model_config: Any) -> tuple[float, float]:
+    """The training state during the update, and during the rollout."""
+    actor = config.actor_rollout_ref.actor
+    weights, optimizer = _parts_of_state(config, sizes, model_config)
+    own = actor.megatron if actor.strategy == "megatron" else actor.fsdp_config
+    if actor.strategy == "fsdp2" and own.get("offload_policy"):
+        return 0.0, 0.0
+    resting = (0.0 if own.get("param_offload") else weights) + (0.0 if own.get("optimizer_offload") else optimizer)
+    return weights + optimizer, resting
+
+
+def _parts_of_state(config: Any, sizes: ModelSizes, model_config: Any) -> tuple[float, float]:
+    """Weights with their gradients, and what the optimizer has beside them."""
     actor, model, parameters = config.actor_rollout_ref.actor, config.actor_rollout_ref.model, sizes.parameters
     gpus = config.trainer.nnodes * config.trainer.n_gpus_per_node
     if actor.strategy == "megatron":
         split = actor.megatron.tensor_model_parallel_size * actor.megatron.pipeline_model_parallel_size
-        return 6 * parameters / split + 12 * parameters / gpus
+        return 6 * parameters / split, 12 * parameters / gpus
     shared = actor.fsdp_config.fsdp_size
     shards = shared if 0 < shared <= gpus else gpus
     rank = model.get("lora_rank", 0) or 0
     if rank > 0:
-        return 4 * parameters / shards + ADAM * _adapters(sizes, model_config.intermediate_size, rank) / shards
-    return ADAM * parameters / shards
+        half = ADAM / 2 * _adapters(sizes, model_config.intermediate_size, rank) / shards
+        return 4 * parameters / shards + half, half
+    return ADAM / 2 * parameters / shards, ADAM / 2 * parameters / shards
 
 
 def _adapters(sizes: ModelSizes, feed_forward: int, rank: int) -> int:

@@ -59,6 +59,11 @@ def read_rows(path: Path, reference_column: str = "references") -> tuple[list[Ro
     return read_lines(path, lambda number, record: _row(number, record, names))
 
 
+def is_from_verl(prompt: str | None, response: str | None) -> bool:
+    """Whether these names of the two columns are those that verl's trainer writes."""
+    return prompt == "input" and response == "output"
+
+
 def _row(line: int, record: Mapping[str, Any], names: Mapping[str, Sequence[str]]) -> Row:
     used = {column: next((name for name in options if name in record), None) for column, options in names.items()}
     missing = [" or ".join(map(repr, names[column])) for column in NEEDED if used[column] is None]
@@ -69,7 +74,7 @@ def _row(line: int, record: Mapping[str, Any], names: Mapping[str, Sequence[str]
         name = used[column]
         return None if name is None else record[name]
 
-    from_verl = used["prompt"] == "input" and used["response"] == "output"
+    from_verl = is_from_verl(used["prompt"], used["response"])
     prompt, step = _prompt(get("prompt")), get("step") or 0
     if isinstance(step, bool) or not isinstance(step, int):
         raise ValueError(f"step: expected an integer, got {step!r}")
@@ -141,7 +146,10 @@ def _process_rewards(value: Any) -> Any:
 
 
 def last_outputs(rows: Sequence[Row]) -> list[Row]:
-    """One row a session, its last output, as in training; rows of no session all stay."""
+    """One row a session, its last output; rows of no session all stay.
+
+    Earlier ones have a copy of the last one's reward. Training joins all of them to one trace; this does not.
+    """
     last: dict[tuple[int, str], int] = {}
     for row in rows:
         if row.session is not None:

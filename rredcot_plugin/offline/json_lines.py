@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -52,7 +53,7 @@ def read_lines(path: Path, parse: Callable[[int, Mapping[str, Any]], T]) -> tupl
 def array_of_objects(path: Path) -> list[tuple[int, bytes]]:
     """The objects of a file that is one JSON array of them, as lines; nothing for any other file."""
     with path.open("rb") as file:
-        if not file.read(1024).lstrip().startswith(b"["):
+        if not file.read(1024).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
             return []
     try:
         records = json.loads(path.read_bytes())

@@ -2,18 +2,21 @@
 
 Two files stand beside it: `<out>.meta.json` says what it was made from, `<out>.state.pt` how far it has come and
 what calibration remembers. The state is written behind the lines it speaks of, so after a cut at any moment the
-lines that no state covers are cut off and made again, to the same bytes.
+lines that no state covers are cut off and made again, to the same bytes. One process writes at a time: it holds a lock
+on the file.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, Self
 
 import torch
 
@@ -24,7 +27,7 @@ KEPT = 2
 
 
 class OutputExistsError(ValueError):
-    """The output is in the way; ``--force`` overwrites it."""
+    """The output is in the way: ``--force`` overwrites it, or another process is writing to it."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +41,12 @@ class State:
 
 
 class Output:
-    """Opened with ``Output.open``; ``state`` says where to go on."""
+    """Opened with ``Output.open``; ``state`` says where to go on. As a context it lets the file go at its end."""
 
-    def __init__(self, path: Path, state: State, states: list[State]) -> None:
+    def __init__(self, path: Path, file: BinaryIO, states: list[State]) -> None:
         self.path = path
-        self.state = state
+        self.state = states[-1]
+        self._file = file
         self._states = states
 
     @classmethod
@@ -51,37 +55,46 @@ class Output:
 
         Raises:
             OutputExistsError: a file that this command did not make, or made from something else, naming what
-                differs; with ``force`` it is removed instead.
+                differs; with ``force`` it is emptied instead. One that another process writes to, whatever ``force``.
             ValueError: a folder that cannot be written to.
         """
-        sides = (path, meta_path(path), state_path(path))
-        if path.is_dir():
-            raise OutputExistsError(f"{path}: expected a file to write to, got a folder")
-        if force:
-            for side in sides:
-                side.unlink(missing_ok=True)
-        meta = json.loads(json.dumps(meta, default=str))
-        if path.exists() or meta_path(path).exists():
-            _check_meta(path, meta)
-        else:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _replace(meta_path(path), json.dumps(meta, indent=1).encode())
-        size = path.stat().st_size if path.exists() else 0
-        states = [state for state in _read_states(path) if state.size <= size]
-        with path.open("ab") as file:
-            file.truncate(states[-1].size)
-        return cls(path, states[-1], states)
+        if path.exists() and not path.is_file():
+            found = "a folder" if path.is_dir() else "something else"
+            raise OutputExistsError(f"{path}: expected a file to write to, got {found}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("ab")
+        try:
+            _lock(file, path)
+            return cls(path, file, _begin(path, file, json.loads(json.dumps(meta, default=str)), force))
+        except BaseException:
+            file.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
 
     def append(
         self, records: Sequence[Mapping[str, Any]], calibrator: Mapping[str, Any], left_out: Sequence[BadLine]
     ) -> None:
-        """Write one chunk's records, and that the chunk is done."""
+        """Write one chunk's records, and that the chunk is done.
+
+        Raises:
+            ValueError: somebody else has changed the file since the chunk before.
+        """
+        found = self.path.stat().st_size if self.path.exists() else "no"
+        if found != self.state.size:
+            raise ValueError(
+                f"out={self.path}: expected the {self.state.size} bytes that this run has left there, got {found}: "
+                "something else writes to it; end that, and run the same command again"
+            )
         lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-        with self.path.open("ab") as file:
-            file.write(lines.encode("utf-8"))
-            file.flush()
-            os.fsync(file.fileno())
-            size = file.tell()
+        self._file.write(lines.encode("utf-8"))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        size = os.fstat(self._file.fileno()).st_size
         before = self.state
         self.state = State(before.chunks + 1, size, calibrator, (*before.left_out, *left_out))
         self._states = [*self._states, self.state][-KEPT:]
@@ -102,6 +115,33 @@ def digest(path: Path) -> str:
     """SHA-256 of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _lock(file: BinaryIO, path: Path) -> None:
+    """Keep the file from other processes until it is closed; a file system without locks is passed over."""
+    with suppress(OSError):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise OutputExistsError(
+                f"{path}: another rredcot score is writing to it; wait until that has ended, or take another --out"
+            ) from error
+
+
+def _begin(path: Path, file: BinaryIO, meta: Mapping[str, Any], force: bool) -> list[State]:
+    """The states to go on from, behind which the file is cut off; it is emptied with ``force``."""
+    if force:
+        file.truncate(0)
+        for side in (meta_path(path), state_path(path)):
+            side.unlink(missing_ok=True)
+    size = os.fstat(file.fileno()).st_size
+    if size or meta_path(path).exists():
+        _check_meta(path, meta)
+    else:
+        _replace(meta_path(path), json.dumps(meta, indent=1).encode())
+    states = [state for state in _read_states(path) if state.size <= size]
+    file.truncate(states[-1].size)
+    return states
 
 
 def _check_meta(path: Path, meta: Mapping[str, Any]) -> None:

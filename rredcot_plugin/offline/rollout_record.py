@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from rredcot_plugin.offline.input_columns import NAMES, VERL_KEY
+from rredcot_plugin.offline.input_columns import NAMES, VERL_KEY, is_from_verl
 from rredcot_plugin.report.traces import ScoredSegment, Trace, number_or_nan, whole_number
 
 SHOWN_KEYS = 20
@@ -16,8 +16,8 @@ SHOWN_KEYS = 20
 def read_rollout(record: Mapping[str, Any]) -> Trace:
     """A trace of one segment, the whole response, with unknown credit.
 
-    verl's ``uid`` is the key of a row, "{prompt}_{session}_{output}"; its front is the group. Without a uid, equal
-    prompts of a step are one group.
+    In verl's columns ``uid`` is the key of a row, "{prompt}_{session}_{output}"; its front is the group. Elsewhere it is
+    the group as it stands. Without a uid, equal prompts of a step are one group.
 
     Raises:
         ValueError: a column is missing (naming those that are there), or has a value of the wrong kind.
@@ -30,9 +30,10 @@ def read_rollout(record: Mapping[str, Any]) -> Trace:
         raise ValueError(f"missing columns: {', '.join(missing)}; found: {found_keys(record)}")
     prompt = _prompt(record[used["prompt"]])
     truth = record.get(used["ground_truth"])
+    from_verl = is_from_verl(used["prompt"], used["response"])
     return Trace(
         step=whole_number(record, "step") if record.get("step") is not None else 0,
-        uid=_group(record.get(used["group"]), prompt),
+        uid=_group(record.get(used["group"]), prompt, from_verl),
         prompt=prompt,
         ground_truth=None if truth is None else str(truth),
         reward=number_or_nan(record, used["reward"]),
@@ -47,10 +48,10 @@ def found_keys(record: Mapping[str, Any]) -> str:
     return ", ".join([*named, "…"] if len(record) > SHOWN_KEYS else named) or "none"
 
 
-def _group(uid: Any, prompt: str) -> str:
+def _group(uid: Any, prompt: str, from_verl: bool) -> str:
     if uid is None:
         return hashlib.sha256(prompt.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-    key = VERL_KEY.fullmatch(str(uid))
+    key = VERL_KEY.fullmatch(str(uid)) if from_verl else None
     return key[1] if key else str(uid)
 
 

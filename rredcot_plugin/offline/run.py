@@ -88,14 +88,17 @@ def run_score(settings: ScoreSettings, tell: Tell, show: Callable[[Progress], No
     """Score what is left to score. ``tell`` gets sentences.
 
     Raises:
-        OutputExistsError: an output in the way.
-        ValueError: rollouts or a model that cannot be read.
+        OutputExistsError: an output in the way, or one that another process writes to.
+        ValueError: rollouts or a model that cannot be read, or an output that somebody else has changed.
     """
     placement = Placement.choose(settings.device, settings.dtype)
     found, bad = read_rows(settings.rollouts, reference_column(settings.config.build_value_estimator()))
     rows = last_outputs(found)
     if len(rows) < len(found):
-        tell(f"{len(found) - len(rows)} earlier outputs of a session are left out, as in training")
+        tell(
+            f"{len(found) - len(rows)} earlier outputs of a session are left out: only its last one is scored here, "
+            "while training gives every one its credit"
+        )
     if odd := [row.line for row in rows if not math.isfinite(row.reward)]:
         lines = ", ".join(map(str, odd[:SHOWN])) + (" …" if len(odd) > SHOWN else "")
         tell(
@@ -105,16 +108,16 @@ def run_score(settings: ScoreSettings, tell: Tell, show: Callable[[Progress], No
     tokenizer = load_tokenizer(settings.model, settings.chat_template, settings.trust_remote_code)
     scorer = ChunkScorer(RowEncoder(tokenizer, settings.prompts), settings.config)
     scorer.observe(chunks)
-    output = Output.open(settings.out, settings.meta(placement), settings.force)
-    done = sum(len(chunk.rows) for chunk in chunks[: output.state.chunks])
-    if done:
-        tell(f"going on behind {done} of {len(rows)} rollouts")
-    show(Progress(done, len(rows)))
     metrics: list[dict[str, float]] = []
-    for size, found_metrics in _score(settings, placement, scorer, chunks, output):
-        done += size
-        metrics.append(found_metrics)
+    with Output.open(settings.out, settings.meta(placement), settings.force) as output:
+        done = sum(len(chunk.rows) for chunk in chunks[: output.state.chunks])
+        if done:
+            tell(f"going on behind {done} of {len(rows)} rollouts")
         show(Progress(done, len(rows)))
+        for size, found_metrics in _score(settings, placement, scorer, chunks, output):
+            done += size
+            metrics.append(found_metrics)
+            show(Progress(done, len(rows)))
     return ScoreResult([*bad, *output.state.left_out], _means(metrics), len(metrics))
 
 

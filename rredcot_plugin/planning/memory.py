@@ -4,7 +4,8 @@
 - update, a token of a micro-batch: 2 L h + 10 V + 16 h + 8 f (checkpoints between layers, logits in two precisions with
   their gradient, the activations of one layer; f: feed-forward width).
 - forward alone, a token: 6 V + 16 h + 8 f (logits in two precisions, one layer).
-- keys and values of a token in two bytes: 4 L · kv.
+- keys and values of a token in two bytes: 4 L · kv; rollout engines keep 2 L · latent of multi-head latent attention
+  instead, all of it on each GPU.
 """
 
 from __future__ import annotations
@@ -33,8 +34,15 @@ class PhaseMemory:
 
 
 def cache_a_token(sizes: ModelSizes, tensor_parallel: int = 1) -> int:
-    """Bytes of keys and values of one token on one GPU."""
-    return 4 * sizes.layers * sizes.kv // tensor_parallel
+    """Bytes of one token in a rollout engine's cache on one GPU."""
+    if sizes.latent:
+        return 2 * sizes.layers * sizes.latent
+    return keys_a_token(sizes) // tensor_parallel
+
+
+def keys_a_token(sizes: ModelSizes) -> int:
+    """Bytes of keys and values of one token in full."""
+    return 4 * sizes.layers * sizes.kv
 
 
 def layer_a_token(sizes: ModelSizes) -> float:
@@ -74,5 +82,5 @@ def probe_bytes(sizes: ModelSizes, setup: Setup) -> float:
     if setup.probes_a_trace == 0 or setup.backend == "batched":
         return 0.0
     tokens = setup.probes_a_trace * setup.probe_tokens
-    kept = (setup.prompt_length + setup.response_length) * cache_a_token(sizes) if setup.backend == "cached" else 0
+    kept = (setup.prompt_length + setup.response_length) * keys_a_token(sizes) if setup.backend == "cached" else 0
     return kept + tokens * (2 * sizes.vocabulary + layer_a_token(sizes))

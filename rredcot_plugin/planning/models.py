@@ -9,6 +9,10 @@ from typing import Any
 
 from rredcot_plugin.registry import nearest
 
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+ACTIVE = ("num_experts_per_tok", "moe_topk")
+"""What configurations call the number of routed experts, and of those that a token passes through."""
+
 
 @dataclass(frozen=True)
 class ModelSizes:
@@ -16,7 +20,8 @@ class ModelSizes:
 
     ``parameters`` counts all; ``layer_parameters`` those that a token passes through between embedding and LM head;
     the LM head has ``vocabulary`` × ``hidden``, whether tied or not. ``attention`` is heads × head size, ``kv`` the
-    same of keys (and of values).
+    same of keys (and of values). ``latent`` is what multi-head latent attention caches of a token in a layer in place
+    of keys and values, 0 elsewhere.
     """
 
     name: str
@@ -29,38 +34,71 @@ class ModelSizes:
     parameters: int
     layer_parameters: int
     positions: int | None = None
+    latent: int = 0
 
 
 def sizes_of(config: Any, name: str) -> ModelSizes:
     """Sizes of a transformers configuration; parameters are counted on a model without memory."""
     heads = config.num_attention_heads
-    size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    size, key_heads, latent = _head(config, heads)
     total, in_layers = count_parameters(config)
     return ModelSizes(
         name=name,
         layers=config.num_hidden_layers,
         hidden=config.hidden_size,
         attention=heads * size,
-        kv=(getattr(config, "num_key_value_heads", None) or heads) * size,
+        kv=key_heads * size,
         feed_forward=_feed_forward(config),
         vocabulary=config.vocab_size,
         parameters=total,
         layer_parameters=in_layers,
         positions=getattr(config, "max_position_embeddings", None),
+        latent=latent,
     )
+
+
+def _head(config: Any, heads: int) -> tuple[int, int, int]:
+    """Size of a head, heads of keys, and what is cached of a token in place of keys and values (0: these).
+
+    Latent attention makes keys and values of every head from ``kv_lora_rank`` numbers, and caches these with the part of
+    the key that knows its place. Its keys are longer than its values: a head has the mean size of both.
+    """
+    if rank := getattr(config, "kv_lora_rank", None):
+        key = config.qk_nope_head_dim + config.qk_rope_head_dim
+        return (key + config.v_head_dim) // 2, heads, rank + config.qk_rope_head_dim
+    size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    return size, getattr(config, "num_key_value_heads", None) or heads, 0
 
 
 def _feed_forward(config: Any) -> int:
     """Width of the feed-forward part that a token passes through."""
-    active = getattr(config, "num_experts_per_tok", None)
+    active = _first(config, ACTIVE)
     expert = getattr(config, "moe_intermediate_size", None)
     return active * expert if active and expert else config.intermediate_size
+
+
+def _first(config: Any, names: tuple[str, ...]) -> int | None:
+    """The first of these that a configuration has; 0 counts."""
+    found = (getattr(config, name, None) for name in names)
+    return next((value for value in found if value is not None), None)
+
+
+def _check_experts(config: Any) -> None:
+    """ValueError where only one is known of how many experts there are and how many of them a token passes through."""
+    experts, active = _first(config, EXPERTS), _first(config, ACTIVE)
+    unknown = EXPERTS if active and experts is None else ACTIVE if (experts or 0) > 1 and active is None else ()
+    if unknown:
+        raise ValueError(
+            f"expected one of {', '.join(unknown)} in its configuration ({config.model_type}) beside {active or experts} "
+            "experts, got none: which parameters a token passes through is unknown; add it to config.json"
+        )
 
 
 def count_parameters(config: Any) -> tuple[int, int]:
     """All parameters, and those that a token passes through without embedding and LM head (torch's meta device).
 
-    Of routed experts a token passes through ``num_experts_per_tok`` of all.
+    Of routed experts a token passes through ``num_experts_per_tok`` of all. They are parameters called so, or tensors
+    of three dimensions of which the first counts experts.
     """
     import torch
     from transformers import AutoModelForCausalLM
@@ -69,13 +107,14 @@ def count_parameters(config: Any) -> tuple[int, int]:
         model = AutoModelForCausalLM.from_config(config)
     parts = (model.get_input_embeddings(), model.get_output_embeddings())
     ends = {id(part.weight) for part in parts if part is not None}
-    experts = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None) or 1
-    active = (getattr(config, "num_experts_per_tok", None) or experts) / experts
+    experts = _first(config, EXPERTS) or 1
+    active = min(1.0, (_first(config, ACTIVE) or experts) / experts)
     total, in_layers = 0, 0.0
     for name, parameter in model.named_parameters():
         total += parameter.numel()
         if id(parameter) not in ends:
-            in_layers += parameter.numel() * (active if ".experts." in name else 1.0)
+            is_routed = ".experts." in name or (parameter.dim() == 3 and len(parameter) == experts)
+            in_layers += parameter.numel() * (active if is_routed else 1.0)
     return total, round(in_layers)
 
 
@@ -92,7 +131,6 @@ def find_sizes(path: str, known: Mapping[str, Mapping[str, Any]]) -> ModelSizes:
             config = AutoConfig.for_model(**known[path])
         else:
             config = AutoConfig.from_pretrained(path, local_files_only=True)
-        return sizes_of(config, path)
     except (OSError, ValueError, AttributeError) as error:
         if Path(path).is_dir():
             raise ValueError(f"model={path}: {_first_line(error)}") from error
@@ -100,6 +138,11 @@ def find_sizes(path: str, known: Mapping[str, Mapping[str, Any]]) -> ModelSizes:
             f"model={path}: not in the Hugging Face cache, no folder with a config.json, and not among "
             f"{', '.join(sorted(known))}.{nearest(path, list(known))}"
         ) from error
+    try:
+        _check_experts(config)
+        return sizes_of(config, path)
+    except (ValueError, AttributeError) as error:
+        raise ValueError(f"model={path}: {_first_line(error)}") from error
 
 
 def _first_line(error: Exception) -> str:

@@ -6,7 +6,7 @@ import html
 import math
 import re
 
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 SPECIAL_TOKEN = re.compile(r"<\|[^|<>]{1,40}\|>")
 TURN = re.compile(r"<\|im_start\|>(system|user|assistant|tool)\n")
 

@@ -99,6 +99,27 @@ def test_a_shipped_recipe_without_its_data_is_tried_on_its_sample(tmp_path: Path
     assert "does NOT fit in 24 GB" in text_of(rehearse(QWEN3, tmp_path / "small", gpu_gb=24.0), "peak")
 
 
+@pytest.mark.parametrize(
+    ("flags", "state", "peak"),
+    [
+        ([], "32.2 GB a GPU", "62.2 GB a GPU: does NOT fit in 60 GB (estimated)"),
+        (["optimizer_offload=True"], "32.2 GB a GPU, 16.1 GB during the rollout", "46.1 GB a GPU: fits in 60 GB"),
+        (["optimizer_offload=True", "param_offload=True"], "32.2 GB a GPU, 0.0 GB during the rollout", "33."),
+        (["offload_policy=True"], "0.0 GB a GPU", "30.0 GB a GPU: fits in 60 GB"),
+    ],
+    ids=lambda value: "+".join(value) if isinstance(value, list) else "",
+)
+def test_what_is_moved_off_the_gpu_is_not_counted_there(
+    recipe: Path, tmp_path: Path, flags: list[str], state: str, peak: str
+) -> None:
+    """Only ``offload_policy`` keeps it off during the update."""
+    actor = "actor_rollout_ref.actor"
+    overrides = [f"{actor}.strategy=fsdp2", *(f"{actor}.fsdp_config.{flag}" for flag in flags)]
+    findings = rehearse(recipe, tmp_path, *overrides, gpu_gb=60.0)
+    assert text_of(findings, "training state") == state
+    assert text_of(findings, "peak").startswith(peak)
+
+
 def test_a_recipe_that_cannot_probe_in_the_pass_says_so(tmp_path: Path) -> None:
     findings = rehearse(MEGATRON, tmp_path)
     assert "actor_rollout_ref.actor.strategy=megatron" in text_of(findings, "algorithm", "note")

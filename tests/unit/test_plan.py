@@ -79,6 +79,46 @@ def test_of_experts_only_the_active_ones_count() -> None:
     assert sizes.feed_forward == 8
 
 
+LITE = {
+    "model_type": "deepseek_v2", "hidden_size": 2048, "num_hidden_layers": 27, "num_attention_heads": 16,
+    "num_key_value_heads": 16, "intermediate_size": 10944, "moe_intermediate_size": 1408, "n_routed_experts": 64,
+    "n_shared_experts": 2, "num_experts_per_tok": 6, "first_k_dense_replace": 1, "q_lora_rank": None,
+    "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128, "vocab_size": 102400,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "billions", "active", "cached"),
+    [
+        (LITE, 15.71, 2.24, 27 * (512 + 64) * 2),
+        ({"model_type": "deepseek_v3"}, 671.03, 35.70, 61 * (512 + 64) * 2),
+        ({"model_type": "granitemoe"}, 37.04, 10.81, 32 * 4096 * 4),
+    ],
+    ids=lambda value: value["model_type"] if isinstance(value, dict) else "",
+)
+def test_experts_are_found_and_latent_attention_caches_little(
+    config: dict[str, Any], billions: float, active: float, cached: int
+) -> None:
+    sizes = sizes_of(AutoConfig.for_model(**config), "large")
+    assert (round(sizes.parameters / 1e9, 2), round(sizes.layer_parameters / 1e9, 2)) == (billions, active)
+    assert cache_a_token(sizes) == cached
+    assert cache_a_token(sizes, 4) == (cached if sizes.latent else cached // 4), "a latent is on every GPU"
+    kept = probe_bytes(sizes, SMALL) - probe_bytes(sizes, dataclasses.replace(SMALL, backend="packed"))
+    assert kept == 10 * 4 * sizes.layers * sizes.kv, "probes read keys and values in full"
+
+
+@pytest.mark.parametrize(
+    ("config", "parts"),
+    [
+        ({"model_type": "deepseek_v2"}, "num_experts_per_tok, .*deepseek_v2.* beside 64 experts, got none"),
+        ({"model_type": "llama", "num_experts_per_tok": 2}, "n_routed_experts, .* beside 2 experts, got none"),
+    ],
+)
+def test_experts_of_which_half_is_unknown_are_refused(config: dict[str, Any], parts: str) -> None:
+    with pytest.raises(ValueError, match=f"^model=odd: .*{parts}.* config.json"):
+        find_sizes("odd", {"odd": config})
+
+
 def test_a_model_is_found_in_its_folder(tmp_path: Path) -> None:
     AutoConfig.for_model("llama", hidden_size=16, num_attention_heads=2, num_hidden_layers=1).save_pretrained(
         tmp_path

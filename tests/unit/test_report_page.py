@@ -24,6 +24,7 @@ from rredcot_plugin.report.curves import Curve
 from rredcot_plugin.report.fold import folded
 from rredcot_plugin.report.report_page import render_report, threshold
 from rredcot_plugin.report.select import Group
+from rredcot_plugin.report.text import escape
 from rredcot_plugin.report.traces import ScoredSegment, Trace
 from tests.unit.page_steps import BINS, HISTOGRAM, STEPS
 
@@ -99,6 +100,13 @@ class Elements(HTMLParser):
 
     def values(self, name: str) -> list[str]:
         return [value for key, value in self.attributes if key == name]
+
+
+@pytest.mark.parametrize(
+    "character", [0x1B, 0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A)]
+)
+def test_control_and_direction_characters_become_dots(character: int) -> None:
+    assert escape(f"a{chr(character)}b\n\t\u200d") == "a·b\n\t\u200d"
 
 
 def policy(page: Elements) -> str:

@@ -85,6 +85,21 @@ def test_rollouts_without_uid_are_grouped_by_prompt(tmp_path: Path) -> None:
     assert sorted((group.prompt, group.size) for group in corpus.groups) == [("a", 3), ("b", 2)]
 
 
+@pytest.mark.parametrize(
+    ("columns", "groups"),
+    [
+        (("prompt", "response", "reward"), 3),
+        (("input", "response", "score"), 3),
+        (("input", "output", "score"), 1),
+    ],
+)
+def test_only_verls_own_rows_have_the_key_of_a_row_as_uid(
+    tmp_path: Path, columns: tuple[str, ...], groups: int
+) -> None:
+    lines = [{**dict(zip(columns, (f"p{i}", "r", i % 2), strict=True)), "uid": f"aime_2024_{i}"} for i in range(3)]
+    assert read_corpus([write(tmp_path / "x.jsonl", lines)]).num_groups == groups
+
+
 BROKEN = [
     ('{"step": 1, "uid"', "no complete JSON"),
     ("[1]", "expected an object, got list"),

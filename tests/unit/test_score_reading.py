@@ -62,15 +62,16 @@ def test_verls_own_dump_gives_the_same_values(raw: Path, tmp_path: Path) -> None
     assert {(r["uid"], r["step"]) for r in records(out)} == {(f"problem-{i}", 7) for i in range(3)}
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
 @pytest.mark.parametrize("indent", [None, 2])
-def test_trls_columns_and_a_json_array_are_read(tmp_path: Path, indent: int | None) -> None:
+def test_trls_columns_and_a_json_array_are_read(tmp_path: Path, indent: int | None, encoding: str) -> None:
     asked, said = [{"role": "user", "content": "1 + 1 ="}], [{"role": "assistant", "content": "2"}]
     rows = [
         {"prompt": asked, "completion": said, "rewards": "1.0"},
         {"prompt": asked, "completion": "3", "reward": "0"},
         {"prompt": asked, "completion": "3", "reward": "none"},
     ]
-    (tmp_path / "r.json").write_text(json.dumps(rows, indent=indent))
+    (tmp_path / "r.json").write_text(json.dumps(rows, indent=indent), encoding=encoding)
     good, bad = read_rows(tmp_path / "r.json")
     assert [(row.prompt, row.response, row.reward) for row in good] == [(asked, "2", 1.0), (asked, "3", 0.0)]
     assert [(line.number, line.reason) for line in bad] == [(3, "reward: expected a number, got 'none'")]
