@@ -52,7 +52,8 @@ _THOUSANDS = re.compile(r"[+-]?[0-9]{1,3}(?:[, ][0-9]{3})+(?:\.[0-9]*)?")
 _THIN = re.compile(r"\\[,!]|\\(?:displaystyle|left|right)(?![a-zA-Z])|\$")
 _GAP = re.compile(r"(?:\\[;: ]|\\q?quad(?![a-zA-Z])|[\s~])+")
 _LOOSE_SPACE = re.compile(r"(?<![0-9a-zA-Z]) | (?![0-9a-zA-Z])")
-_SEVERAL_NUMBERS = re.compile(r"[0-9] [0-9]")
+_SEVERAL_NUMBERS = re.compile(r"(?<!\\frac)(?<!\\frac )(?<!\\log_)[0-9] [0-9]")
+"""As in "4 3"; not the two arguments of `\\frac 1 2`, nor base and argument of `\\log_2 3`."""
 
 
 def compute_score(

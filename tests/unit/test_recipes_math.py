@@ -56,6 +56,11 @@ def boxed(answer: str) -> str:
         ("x^2+2x+1", "(x+1)^2"),
         ("\\text{(A)}", "A"),
         ("\\text{Monday}", "\\text{monday}"),
+        ("\\log_{2}{3}", "\\log_2 3"),
+        ("\\log_2(3)", "\\log_2 3"),
+        ("\\frac{\\ln 3}{\\ln 2}", "\\log _2 3"),
+        ("\\frac{1}{2}", "\\frac 1 2"),
+        ("2.5", "2 \\tfrac1 2"),
     ],
 )
 def test_equal_answers_score(truth: str, answer: str) -> None:
@@ -77,6 +82,8 @@ def test_equal_answers_score(truth: str, answer: str) -> None:
         ("45", "4 \\quad 5"),
         ("43", "4 3"),
         ("7", "4 3"),
+        ("8", "\\log_2 3 8"),
+        ("1.5", "\\frac 1 2 3"),
         ("2", "\\pm 2"),
         ("4", "x"),
         ("(1, 2)", "[1, 2]"),
