@@ -56,12 +56,15 @@ def compute_score(
 
 
 def extract_code(text: str) -> str | None:
-    r"""The last fenced block after ``</think>``; None where there is none, or one that is too long.
+    r"""The last fenced block after ``</think>``; None: there is none, it is too long, or the model still thinks.
 
     >>> extract_code("First:\n```python\nx = 1\n```\nthen\n```\ny = 2\n```\n")
     'y = 2\n'
     """
-    blocks = _FENCE.findall(text.rpartition("</think>")[2])
+    _, end, tail = text.rpartition("</think>")
+    if not end and "<think>" in text:
+        return None
+    blocks = _FENCE.findall(tail)
     return blocks[-1] if blocks and 0 < len(blocks[-1].strip()) <= MAX_CODE_CHARS else None
 
 

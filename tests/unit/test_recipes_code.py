@@ -36,6 +36,8 @@ def reward() -> ModuleType:
     ("response", "score"),
     [
         (f"<think>hm</think>\n```python\n{GOOD}```", 1.0),
+        (f"<think>hm\n```python\n{GOOD}```", 0.0),
+        (f"what the prompt's <think> began</think>\n```python\n{GOOD}```", 1.0),
         (f"```\n{GOOD}", 1.0),
         (f"```python\n{GOOD}```\nor rather\n```python\ndef sq(x):\n    return 2 * x\n```", 0.0),
         ("def sq(x): return x * x", 0.0),
