@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -17,7 +18,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-FILES = (".jsonl", ".json", ".parquet", ".csv")
+MAX_CELL_CHARS = 10_000_000
+"""Of a .csv; longer ones come from a quote that is never closed."""
 SPLITS = ("train", "val")
 _MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string())])
 _EXTRA = [("index", pa.int64()), ("split", pa.string()), ("question", pa.string()), ("solution", pa.string())]
@@ -76,36 +78,76 @@ def read_file(path: Path) -> list[Located]:
     """The rows of a .jsonl, .json (a list), .parquet or .csv file; DataError naming file and line if it is broken."""
     if not path.is_file():
         raise DataError(f"{path}: no such file")
-    if path.suffix == ".jsonl":
-        return list(_read_lines(path))
-    if path.suffix == ".json":
-        try:
-            rows = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise DataError(f"{path}: no JSON: {error}") from error
-        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-            raise DataError(f"{path}: expected a list of objects")
-    elif path.suffix == ".parquet":
-        rows = pd.read_parquet(path).to_dict("records")
-    elif path.suffix == ".csv":
-        rows = pd.read_csv(path, dtype=str, keep_default_na=False).to_dict("records")
-    else:
+    if path.suffix not in _READERS:
         raise DataError(f"{path}: got a {path.suffix or 'nameless'} file, expected one of {', '.join(FILES)}")
-    return [(f"{path}, row {i}", row) for i, row in enumerate(rows, start=1)]
+    try:
+        return list(_READERS[path.suffix](path))
+    except DataError:
+        raise
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not in UTF-8 ({error}); write it anew in that encoding") from error
+    except (ValueError, OSError, pa.ArrowException, csv.Error) as error:
+        raise DataError(f"{path}: cannot be read as {path.suffix}: {error}") from error
+
+
+def _json_of(text: str, where: str) -> Any:
+    """The value of a JSON text; DataError for what parquet cannot hold, too."""
+    try:
+        value = json.loads(text)
+        if "\\ud" in text.lower():
+            json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise DataError(f"{where}: \\ud800 to \\udfff come in pairs only; repair or drop the row") from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where}: no JSON: {error}") from error
+    return value
 
 
 def _read_lines(path: Path) -> Iterator[Located]:
-    with path.open(encoding="utf-8") as file:
+    with path.open(encoding="utf-8-sig") as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
                 continue
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise DataError(f"{path}, line {number}: no JSON: {error}") from error
+            where = f"{path}, line {number}"
+            row = _json_of(line, where)
             if not isinstance(row, dict):
-                raise DataError(f"{path}, line {number}: got {type(row).__name__}, expected an object")
-            yield f"{path}, line {number}", row
+                raise DataError(f"{where}: got {type(row).__name__}, expected an object")
+            yield where, row
+
+
+def _read_json(path: Path) -> list[Located]:
+    rows = _json_of(path.read_text(encoding="utf-8-sig"), str(path))
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise DataError(f"{path}: expected a list of objects")
+    return _located(path, rows)
+
+
+def _read_csv(path: Path) -> Iterator[Located]:
+    """By Python's own reader: where every row ends in a comma, pandas takes the first column for names of rows."""
+    csv.field_size_limit(MAX_CELL_CHARS)
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.DictReader(file, restval="", strict=True)
+        if not reader.fieldnames:
+            raise DataError(f"{path}: empty, expected a first line with the names of the columns")
+        for number, row in enumerate(reader, start=1):
+            if any(row.pop(None, ())):  # type: ignore[call-overload]
+                raise DataError(
+                    f"{path}, line {reader.line_num}: more cells than columns; quote cells with commas"
+                )
+            yield f"{path}, row {number}", row
+
+
+def _located(path: Path, rows: Sequence[dict[str, Any]]) -> list[Located]:
+    return [(f"{path}, row {i}", row) for i, row in enumerate(rows, start=1)]
+
+
+_READERS: dict[str, Callable[[Path], Iterable[Located]]] = {
+    ".jsonl": _read_lines,
+    ".json": _read_json,
+    ".parquet": lambda path: _located(path, pd.read_parquet(path).to_dict("records")),
+    ".csv": _read_csv,
+}
+FILES = tuple(_READERS)
 
 
 def read_hub(source: OnHub) -> Iterable[Mapping[str, Any]]:

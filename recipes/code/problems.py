@@ -200,8 +200,8 @@ def _with_plain_tests(problem: Problem, setup: str) -> Problem:
     """The problem with tests that the sandbox can run, or with the reason why it cannot."""
     try:
         tests = setup + problem.tests
-        if unit_tests.is_pytest(tests):
-            tests = unit_tests.from_pytest(tests)
+        is_pytest = unit_tests.is_pytest(tests)
+        tests = unit_tests.from_pytest(tests) if is_pytest else unit_tests.unguarded(tests)
         unit_tests.check_usable(tests, problem.entry_point)
     except unit_tests.UnusableError as error:
         return replace(problem, unusable=str(error))

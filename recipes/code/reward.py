@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,7 +27,11 @@ SECONDS = int(os.environ.get("RREDCOT_CODE_SECONDS", "5"))
 LIMITS = Limits(cpu_seconds=SECONDS, wall_seconds=2.0 * SECONDS)
 MAX_CODE_CHARS = 50_000
 """Longer text is not a solution."""
-_FENCE = re.compile(r"```[a-zA-Z0-9_+-]*[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
+_OPENS = re.compile(
+    r"(?P<indent>\s*(?:[-*+]\s+|[0-9]+[.)]\s+)?)"
+    r"(?:(?=```)|(?:(?!```).)*(?=```+[a-zA-Z0-9_+-]*\s*$))(?P<ticks>```+)[^`]*$"
+)
+"""At the start of a line (or of a list's item) with any words behind it, within a line with the language at most."""
 
 
 def compute_score(
@@ -56,13 +61,46 @@ def compute_score(
 
 
 def extract_code(text: str) -> str | None:
-    r"""The last fenced block after ``</think>``; None where there is none, or one that is too long.
+    r"""The last fenced block after ``</think>``; None: there is none, it is too long, or the model still thinks.
 
     >>> extract_code("First:\n```python\nx = 1\n```\nthen\n```\ny = 2\n```\n")
     'y = 2\n'
     """
-    blocks = _FENCE.findall(text.rpartition("</think>")[2])
-    return blocks[-1] if blocks and 0 < len(blocks[-1].strip()) <= MAX_CODE_CHARS else None
+    _, end, tail = text.rpartition("</think>")
+    if not end and "<think>" in text:
+        return None
+    blocks = _blocks(tail)
+    return blocks[-1] if blocks and len(blocks[-1].strip()) <= MAX_CODE_CHARS else None
+
+
+def _blocks(text: str) -> list[str]:
+    r"""The fenced blocks that hold something, without common indentation; the last one need not be closed.
+
+    Only a line that begins with backticks closes a block, indented by no more than its opening and three spaces:
+    those further in are a docstring's. One that names a language opens the next.
+
+    >>> _blocks("- So:\r\n  ```python {.numbered}\r\n  x = '```'\r\n  ```\r\n")
+    ["x = '```'\n"]
+    """
+    blocks: list[list[str]] = []
+    ticks, deepest = "", 0
+    for line in text.replace("\r\n", "\n").split("\n"):
+        start = line.lstrip()
+        closes = bool(ticks) and start.startswith(ticks) and len(line) - len(start) <= deepest
+        if ticks and not closes:
+            blocks[-1].append(line)
+        elif closes and not start[len(ticks) :][:1].isalpha():
+            ticks = ""
+        elif "```" in line and (opens := _OPENS.match(line)):
+            ticks, deepest = opens["ticks"], len(opens["indent"]) + 3
+            blocks.append([])
+    codes = ["\n".join(lines).rstrip("\n") + "\n" for lines in blocks]
+    return [_dedented(code) for code in codes if code.strip()]
+
+
+def _dedented(code: str) -> str:
+    """Only code that begins indented: dedenting also empties blank lines, those of a text in quotes too."""
+    return textwrap.dedent(code) if code.lstrip("\n")[:1].isspace() else code
 
 
 def _tests_of(ground_truth: str) -> tuple[str, str | None]:

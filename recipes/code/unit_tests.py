@@ -34,8 +34,12 @@ def from_pytest(source: str) -> str:
             if node.args.args or node.args.kwonlyargs:
                 raise UnusableError("tests that need pytest")
             calls.append(f"{node.name}()")
+    return "\n".join([_written(kept), *calls]) + "\n"
+
+
+def _written(tree: ast.Module) -> str:
     try:
-        return "\n".join([ast.unparse(kept), *calls]) + "\n"
+        return ast.unparse(tree)
     except RecursionError as error:
         raise UnusableError("tests that are nested too deeply") from error
 
@@ -54,15 +58,33 @@ def _imports_solution(node: ast.AST) -> bool:
 
 
 def is_pytest(source: str) -> bool:
-    """Whether a text is a pytest file: it imports from `solution`, or has test functions that nobody calls."""
+    """Whether a text is a pytest file: it imports from `solution`, or has test functions that nobody calls.
+
+    What only `if __name__ == "__main__"` calls is called by nobody: in the sandbox that is not the tests' name.
+    """
     tree = parsed(source)
-    called = {
-        node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-    }
+    running = [node for statement in tree.body if not _is_guard(statement) for node in ast.walk(statement)]
+    called = {node.func.id for node in running if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
     functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
     return any(_imports_solution(node) for node in ast.walk(tree)) or any(
         name.startswith("test_") and name not in called for name in functions
     )
+
+
+def unguarded(source: str) -> str:
+    """Tests that run whatever their name: what stands under `if __name__ == "__main__"` stands at the top."""
+    tree = parsed(source)
+    if not any(map(_is_guard, tree.body)):
+        return source
+    bodies = [node.body if isinstance(node, ast.If) and _is_guard(node) else [node] for node in tree.body]
+    return _written(ast.Module([node for body in bodies for node in body], type_ignores=[])) + "\n"
+
+
+def _is_guard(node: ast.stmt) -> bool:
+    """`if __name__ == "__main__":`, in whatever order."""
+    return isinstance(node, ast.If) and {"__name__", "'__main__'"} <= {
+        ast.unparse(part) for part in ast.walk(node.test) if isinstance(part, ast.Name | ast.Constant)
+    }
 
 
 def check_usable(source: str, entry_point: str | None) -> None:

@@ -22,6 +22,16 @@ START_SECONDS = 120.0
 MEMORY_BYTES = 4 * 2**30
 _PERCENT = re.compile(r"\\?%$")
 _COMMAND = re.compile(r"\\[a-zA-Z]+")
+_EQUALS = re.compile(r"(?<![<>!\\])=")
+_NAME = r"(?:[a-zA-Z]|\\[a-zA-Z]+)(?:_(?:\w|\{\w+\}))?"
+_SPACE = r"[\s~$/:]|\\[,;: ]|\\(?:cup|cap)(?![a-zA-Z])"
+_OR = (
+    r"[&|]|\\\\|\\(?:lor|vee|land|wedge|mid|newline|q?quad)(?![a-zA-Z])"
+    r"|\\(?:text\w*|mbox|mathrm)\s*\{\s*(?:or|and)\s*\}|\b(?:or|and)\b"
+)
+_NEXT = re.compile(rf"(?P<value>.*?[^\s/:])(?P<joiner>(?:{_SPACE}|{_OR})*)(?P<name>{_NAME})\s*", re.DOTALL)
+r"""Between two "=": the value of one statement and the name of the next, as in the middle of `x = 4 \lor x = 5`."""
+_ROUNDED = re.compile(r"(?:^|=)\s*([+-]?[0-9]+(?:\.[0-9]+)?)\s*\\approx\s*([+-]?[0-9]+(?:\.([0-9]+))?)\s*$")
 
 
 class Worker:
@@ -118,17 +128,42 @@ def _same(gold: list[Any], answer: str) -> bool:
     return bool(gold and parsed and verify(gold, parsed, timeout_seconds=None))
 
 
+def _listed(answer: str) -> str:
+    r"""Statements that a word or sign joins, as the list "x = 4, x = 5"; a chain ("x = 2 + 3 = 5") as it is.
+
+    Spaces and what is also an operator, like the slash, join them only where the name is the same.
+
+    >>> _listed(r"x=4 \lor x=5"), _listed("x = 4 / x = 5"), _listed(r"a=4 \quad b=5"), _listed("y = 3 x = 12")
+    ('x=4, x=5', 'x = 4, x = 5', 'a=4, b=5', 'y = 3 x = 12')
+    """
+    first, *middle = _EQUALS.split(answer)
+    for place, part in enumerate(middle[:-1]):
+        found = _NEXT.fullmatch(part)
+        if found is None:
+            continue
+        again = found["name"] == first.strip() and re.search(r"[0-9.)\]}]$", found["value"])
+        if again or re.search(_OR, found["joiner"]):
+            middle[place] = f"{found['value']}, {part[found.start('name') :]}"
+    return "=".join([first, *middle])
+
+
 def _parts(gold: str, answer: str) -> list[str]:
-    """What must equal the gold answer, each: of "x = 4" the 4, of "4 = 5" both, else the answer as it is."""
+    r"""What must equal the gold answer, each: of "x = 4" the 4, of "4 = 5" or `4 \approx 5` both, else all of it."""
+    rounded = _ROUNDED.search(answer)
+    if rounded:
+        exact, shown = float(rounded[1]), float(rounded[2])
+        if abs(exact - shown) >= max(10.0 ** -len(rounded[3] or ""), abs(exact) / 10):
+            return [rounded[1], rounded[2]]
     if re.search(r"[=,;<>]", gold) or re.search(r"[,;]", answer) or "=" not in answer:
         return [answer]
-    parts = [part.strip() for part in re.split(r"(?<![<>!\\])=", answer)]
+    parts = [part.strip() for part in _EQUALS.split(answer)]
     numeric = [part for part in parts if part and not re.search("[a-zA-Z]", _COMMAND.sub("", part))]
     return numeric if len(numeric) > 1 else [answer]
 
 
 def compare(gold: str, answer: str) -> bool:
     """What a worker does: equality as math-verify sees it; `50%` is both 50 and 0.5."""
+    gold, answer = _listed(gold), _listed(answer)
     gold_plain, answer_plain = _PERCENT.sub("", gold), _PERCENT.sub("", answer)
     parsed = _parse(gold_plain)
     if all(_same(parsed, part) for part in _parts(gold_plain, answer_plain)):

@@ -40,8 +40,15 @@ WORKERS = int(os.environ.get("RREDCOT_MATH_WORKERS", "2"))
 
 THINK_START, THINK_END = "<think>", "</think>"
 _BOXED = re.compile(r"\\(?:boxed|fbox)\s*\{")
+_BARE_BOX = re.compile(
+    r"\\(?:boxed|fbox)[ \t]*([+-]?[0-9]++(?:[.,][0-9]++)*+)(?![a-zA-Z])"
+    r"(?![ \t]*(?:[-+/^=!%{(]|\*(?!\*)|\\(?![)\]])))"
+)
+r"""`\boxed 5`: a number, and not the beginning of something longer."""
 _PHRASE = re.compile(r"[Tt]he (?:final )?answer is:?")
-_PHRASE_END = re.compile(r"\.(?:\s|$)|\n|<\|")
+_PHRASE_END = re.compile(r"\.(?:[\s*]|$)|\n|<\|")
+_DISPLAY = re.compile(r"(?<!\\)\\\[(.*?)\\\]|\$\$(.*?)\$\$", re.DOTALL)
+_EMPHASIS = re.compile(r"(?<![\w)}*])(\*\*?|__|`)(?![\s*])(.+?)(?<!\s)\1(?![\w({*])")
 _JOINER = re.compile(r"[\s$.,;:/|&*()]*(?:or|and|\\text\{\s*(?:or|and)\s*\}|\\lor|\\cup)?[\s$.,;:/|&*()]*")
 _MAX_JOINER_CHARS = 40
 _MAX_JOINED = 16
@@ -52,7 +59,8 @@ _THOUSANDS = re.compile(r"[+-]?[0-9]{1,3}(?:[, ][0-9]{3})+(?:\.[0-9]*)?")
 _THIN = re.compile(r"\\[,!]|\\(?:displaystyle|left|right)(?![a-zA-Z])|\$")
 _GAP = re.compile(r"(?:\\[;: ]|\\q?quad(?![a-zA-Z])|[\s~])+")
 _LOOSE_SPACE = re.compile(r"(?<![0-9a-zA-Z]) | (?![0-9a-zA-Z])")
-_SEVERAL_NUMBERS = re.compile(r"[0-9] [0-9]")
+_SEVERAL_NUMBERS = re.compile(r"(?<!\\frac)(?<!\\frac )(?<!\\log_)[0-9] [0-9]")
+"""As in "4 3"; not the two arguments of `\\frac 1 2`, nor base and argument of `\\log_2 3`."""
 
 
 def compute_score(
@@ -102,7 +110,7 @@ def extract_answer(text: str) -> str | None:
     _, end, tail = text.rpartition(THINK_END)
     if not end and THINK_START in text:
         return None
-    answer = _last_boxes(tail)
+    answer = _last_boxes(_BARE_BOX.sub(r"\\boxed{\1}", tail))
     if answer is None:
         answer = _after_marker(tail)
     answer = answer.strip() if answer else ""
@@ -150,17 +158,27 @@ def _braced(text: str, start: int) -> str | None:
 
 
 def _after_marker(text: str) -> str | None:
-    """The line after the last `####`, else the sentence after the last "The answer is"; else None."""
+    r"""The line after the last `####`, else the sentence after the last "The answer is"; else None.
+
+    >>> _after_marker("**The answer is:** `5`."), _after_marker("The answer is:\n\\[\n5\n\\]")
+    ('5', '$5$')
+    """
     _, marker, tail = text.rpartition("####")
     if marker:
-        return next(iter(tail.strip()[: MAX_ANSWER_CHARS + 1].splitlines()), None)
+        return next(iter(_without_markdown(tail.strip()[: 2 * MAX_ANSWER_CHARS]).splitlines()), None)
     phrases = list(_PHRASE.finditer(text))
     if not phrases:
         return None
     start = phrases[-1].end()
-    tail = text[start : start + MAX_ANSWER_CHARS + 2].strip()
+    tail = _without_markdown(text[start : start + 2 * MAX_ANSWER_CHARS].strip())
     end = _PHRASE_END.search(tail)
-    return tail[: end.start()] if end else tail
+    return _without_markdown(tail[: end.start()] if end else tail)
+
+
+def _without_markdown(text: str) -> str:
+    """The text without marks of emphasis, unpaired ones at its ends included, and displayed formulas on one line."""
+    inline = _DISPLAY.sub(lambda found: f"${' '.join((found[1] or found[2] or '').split())}$", text)
+    return _EMPHASIS.sub(r"\2", inline).strip("*_` \n")
 
 
 def normalise(answer: str) -> str:

@@ -8,6 +8,7 @@ import secrets
 import time
 from dataclasses import dataclass
 
+from rredcot_plugin.report.text import visible
 from rredcot_plugin.sandbox.isolation import SandboxUnavailable, choose
 from rredcot_plugin.sandbox.limits import Limits
 from rredcot_plugin.sandbox.process import Child, Pipe, Result, read_all, run_with, watch
@@ -21,7 +22,10 @@ UNTRUSTED = (
 
 @dataclass(frozen=True)
 class TestResult:
-    """The verdict on a solution; ``reason`` is empty if it passed. ``seconds`` is the wall clock of the call."""
+    """The verdict on a solution; ``reason`` is empty if it passed. ``seconds`` is the wall clock of the call.
+
+    The reason may quote the solution: it is always text that can be encoded, without control characters.
+    """
 
     __test__ = False  # for pytest: no test class
 
@@ -95,4 +99,5 @@ def _why(ended: str, said: bytes, secret: str, status: int | None) -> str:
         return f"the checker ended without a verdict (status {status})"
     if mark != secret:
         return "the verdict is not the checker's"
-    return "" if passed is True and not reason else str(reason)
+    # A lone surrogate would end the run where verl writes the reason as UTF-8, an escape reach a terminal.
+    return "" if passed is True and not reason else visible(str(reason))

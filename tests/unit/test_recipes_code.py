@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from types import ModuleType
 from typing import Any
 
@@ -36,6 +37,8 @@ def reward() -> ModuleType:
     ("response", "score"),
     [
         (f"<think>hm</think>\n```python\n{GOOD}```", 1.0),
+        (f"<think>hm\n```python\n{GOOD}```", 0.0),
+        (f"what the prompt's <think> began</think>\n```python\n{GOOD}```", 1.0),
         (f"```\n{GOOD}", 1.0),
         (f"```python\n{GOOD}```\nor rather\n```python\ndef sq(x):\n    return 2 * x\n```", 0.0),
         ("def sq(x): return x * x", 0.0),
@@ -49,6 +52,36 @@ def test_score(reward: ModuleType, response: str, score: float, monkeypatch: pyt
     found = reward.compute_score("code", response, TRUTH)
     assert found["score"] == found["acc"] == score
     assert isinstance(found["reason"], str)
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ('```py\ndef f():\n    """\n    ```\n    f()\n    ```\n    """\n```\n', 'def f():\n    """\n    ```\n    f()\n    ```\n    """\n'),
+        ("```python\r\nx = 1\r\n\r\ny = 2\r\n```\r\n", "x = 1\n\ny = 2\n"),
+        ("1. So:\n   ```python\n   if x:\n       y\n   ```\n", "if x:\n    y\n"),
+        ("10. ```python\n    x\n    ```\nand so on", "x\n"),
+        ("```python {.numbered}\nx\n```\nThat is it.", "x\n"),
+        ("```python\nx = '```'\n```", "x = '```'\n"),
+        ("````md\n```\nx\n```\n````", "```\nx\n```\n"),
+        ("```python\nx\n```python\ny\n```\n```", "y\n"),
+        ("So: ```python\nx\n```</answer> Use ```f()``` or ``` as you like\n", "x\n"),
+        ('```\nx = """\n \n"""\n```', 'x = """\n \n"""\n'),
+        ("```x = 1```\n", None),
+        ("```\n\n```", None),
+        ("```\n" + "x" * 50_001, None),
+    ],
+)  # fmt: skip
+def test_the_last_block_is_found(reward: ModuleType, text: str, code: str | None) -> None:
+    assert reward.extract_code(text) == code
+
+
+@pytest.mark.parametrize("text", ["```", "```\n", "``` a", " ```a\n", "- ", "1", "`"])
+def test_hostile_text_is_read_quickly(reward: ModuleType, text: str) -> None:
+    started = time.monotonic()
+    reward.extract_code(text * 50_000)
+    reward.extract_code(" " + text * 50_000 + "```x`")
+    assert time.monotonic() - started < 2.0
 
 
 def test_a_mistake_in_the_data_is_named(reward: ModuleType) -> None:

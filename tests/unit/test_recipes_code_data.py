@@ -197,3 +197,25 @@ def test_tests_that_cannot_run_here_are_dropped_with_a_reason(
 ) -> None:
     problem = one_problem(prepare_data, "kodcode", KODCODE | {"test": tests}, monkeypatch)
     assert reason in problem.unusable
+
+
+GUARD = "if __name__ == '__main__':\n    "
+
+
+@pytest.mark.usefixtures("short_limit")
+@pytest.mark.parametrize(
+    "tests",
+    [
+        f"def test_f():\n    assert f(1) == 2\n{GUARD}test_f()\n",
+        f"def test_f():\n    assert f(1) == 2\ndef main():\n    test_f()\n{GUARD}main()\n",
+        "def check_f():\n    assert f(1) == 2\nif '__main__' == __name__:\n    check_f()\n",
+        f"{GUARD}assert f(1) == 2\n",
+        f"from solution import f\ndef test_f():\n    assert f(1) == 2\n{GUARD}import unittest\n    unittest.main()\n",
+    ],
+)
+def test_what_only_a_main_program_would_test_is_tested(prepare_data: ModuleType, tests: str) -> None:
+    row = {"question": "q", "tests": "assert f(0) == 1\n" + tests}
+    problem = sys.modules["problems"].to_problem(row, prepare_data.Columns(), "row 1")
+    assert not problem.unusable
+    assert prepare_data._passes(problem, "def f(x):\n    return x + 1\n")
+    assert not prepare_data._passes(problem, "def f(x):\n    return 1\n")

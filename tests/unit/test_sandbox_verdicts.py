@@ -103,6 +103,19 @@ def test_built_in_names_belong_to_the_solution_only_where_nothing_else_can_be(ru
     assert not run(solution, "assert len([]) == 2\nassert sum([1]) == 1\n", limits=PATIENT).passed
 
 
+@pytest.mark.parametrize(
+    ("solution", "shown"),
+    [
+        (r"raise ValueError('\ud800 \x1b[2J')", "the solution does not load: ValueError: · ·[2J"),
+        (r"def f(x): raise ValueError('\ud800\x1b')", "ValueError in line 1 of the tests: ··"),
+    ],
+)
+def test_a_reason_can_always_be_written(solution: str, shown: str) -> None:
+    """verl writes it as UTF-8, and a lone surrogate of the solution's would end the run."""
+    reason = run_tests(solution, "assert f(2) == 4\n", limits=PATIENT).reason
+    assert reason == shown and reason.encode()
+
+
 # -- weak isolation --------------------------------------------------------------------------------------------
 
 
