@@ -45,8 +45,8 @@ def with_model(sizes: Sizes, key: str, path: str) -> Sizes:
 
     try:
         return replace(sizes, model=find_sizes(path, known_architectures()))
-    except ValueError:
-        return replace(sizes, unknown=f"{key}={path} is neither here nor known to rredcot")
+    except ValueError as error:
+        return replace(sizes, unknown=str(error).replace(f"model={path}", f"{key}={path}", 1))
 
 
 def costs(config: RRedCoTConfig, backend: str, sizes: Sizes | None) -> Iterator[str]:
