@@ -71,6 +71,7 @@ OF_SUCCESS = {
     "low_floor_trace": ("one baseline per trace, low floor", "#f2a65a"),
     "low_floor": ("default, low floor", "#2a7f4f"),
     "low_floor_credit_weight_0.5": ("default, low floor, credit_weight: 0.5", "#7cc49a"),
+    "low_variance": ("preset low_variance (on two)", "#111111"),
     "no_baseline": ("no baseline at all", "#8e44ad"),
 }
 
@@ -163,20 +164,22 @@ def draw_success(output: Path) -> None:
         for place, result in enumerate(BY_SUCCESS.values()):
             summary = json.loads((RESULTS / f"{result}.json").read_text())["summary"]
             for number, (name, (label, color)) in enumerate(OF_SUCCESS.items()):
-                entry = summary[f"{task}/snr_vs_grpo/{name}"]
-                x = place - 0.4 + step * (number + 0.5)
+                x, entry = place - 0.4 + step * (number + 0.5), summary.get(f"{task}/snr_vs_grpo/{name}")
+                if entry is None:  # not measured for these prompts
+                    axis.plot([], [], "o", color=color, markersize=5, label=None if place else label)
+                    continue
                 axis.plot([x, x], [entry["low"], entry["high"]], color=color, linewidth=2)
                 axis.plot(x, entry["value"], "o", color=color, markersize=5, label=None if place else label)
         axis.axhline(1.0, color="black", linewidth=0.8)
-        axis.set(title=task, xlabel="success of the prompts", yscale="log", ylim=(0.7, 40))
-        axis.set_yticks([1, 2, 4, 8, 16, 32], ["1 (GRPO)", "2", "4", "8", "16", "32"])
+        axis.set(title=task, xlabel="success of the prompts", yscale="log", ylim=(0.7, 140))
+        axis.set_yticks([1, 2, 4, 8, 16, 32, 64], ["1 (GRPO)", "2", "4", "8", "16", "32", "64"])
         axis.minorticks_off()
         axis.set_xticks(range(len(BY_SUCCESS)), list(BY_SUCCESS))
         axis.grid(axis="y", color="0.92")
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel("signal over variance, GRPO = 1")
     marks, labels = axes[0].get_legend_handles_labels()
-    figure.legend(marks, labels, loc="outside upper center", ncols=4, frameon=False)
+    figure.legend(marks, labels, loc="outside upper center", ncols=4, frameon=False, columnspacing=1.2)
     _save(figure, output)
 
 
