@@ -193,6 +193,12 @@ def test_a_recipe_is_explained_with_its_own_configuration() -> None:
     assert "baseline=auto -> least_variance: lam=1" in result.output
 
 
+def test_a_preset_goes_with_a_recipe_that_gives_options_of_the_default() -> None:
+    result = run(str(QWEN3), "-O", "+algorithm.rredcot.preset=lean")
+    assert result.exit_code == 0, result.output
+    assert "given; preset lean leaves out max_proposals" in result.output
+
+
 def test_json_has_a_sentence_on_every_key() -> None:
     result = run(str(QWEN3), "-O", "+algorithm.rredcot.lam=0.9", "--json")
     found = json.loads(result.stdout)
