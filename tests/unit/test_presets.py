@@ -168,6 +168,8 @@ def test_what_is_not_used_says_so() -> None:
         "probe_backend", "bridge", "terminator",
     }  # fmt: skip
     assert "nothing is fitted" in automatic(rr.RRedCoTConfig(calibrate="none"))["calibrate_window"].reason
+    read = rr.RRedCoTConfig(value_estimator="reward_model")
+    assert "nothing is calibrated" in automatic(read)["calibrate_window"].reason
     fitted = rr.RRedCoTConfig(calibrate="none", baseline="least_variance")
     assert "512 rollouts" in automatic(fitted)["calibrate_window"].reason, "the baseline has a fit of its own"
 
