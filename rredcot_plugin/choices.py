@@ -136,8 +136,11 @@ def automatic(
         found |= dict.fromkeys(
             ("probe_backend", "bridge", "terminator"), Choice(None, "not used: nothing is probed")
         )
-    if config.calibrate == "none" and found["baseline"].value != "least_variance":
-        found["calibrate_window"] = Choice(None, "not used: nothing is fitted")
+    if found["baseline"].value != "least_variance":  # which has a fit of its own
+        if config.calibrate == "none":
+            found["calibrate_window"] = Choice(None, "not used: nothing is fitted")
+        elif not calibrates(config.build_value_estimator()):
+            found["calibrate_window"] = Choice(None, "not used: nothing is calibrated")
     return {key: choice for key, choice in found.items() if choice.reason != NAMED}
 
 

@@ -87,7 +87,7 @@ def assign_credit(
     calibrator = calibrator if calibrator is not None else config.build_calibrator()
     found = step_values(rollouts, config, segments, outcomes, values, probed, calibrator, states.prefixes)
     report |= {"rredcot/fallback/nonfinite_reward/mean": metric.share(~outcomes.finite)} | found.notes
-    values = torch.where(segments.exists & outcomes.finite[:, None], found.values, 0.0)
+    values = torch.where(real := segments.exists & outcomes.finite[:, None], found.values, 0.0)
     whole = found.given or config.has_critic
     known = known_to_baselines(way, segments.num_segments, config.lam if whole else config.lam_on_the_way)
     evidence = Evidence(rollouts, segments, outcomes, values, found.fit, states.gradient_norm_proxy, *known)
@@ -102,8 +102,9 @@ def assign_credit(
     per_segment, tokens, baselines = _measured(config, evidence, earned, baseline, baselines, deltas, rest)
     baselines = baselines + in_baselines
     found.fit.remember()
-    targets = torch.where(outcomes.finite[:, None], gae + values, found.values)
-    advantages, returns = _finished(config, segments, tokens, targets, earned)
+    advantages, returns = _finished(
+        config, segments, tokens, torch.where(real, gae + values, found.values), earned
+    )
     report |= of_shapers
     report |= metric.credit_metrics(segments, values, deltas, rewards, earned.total, per_segment, baselines)
     return Credit(advantages, returns, segments, values, rewards, deltas, report, baselines)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 from rredcot_plugin.options import Options
-from rredcot_plugin.registry import nearest
+from rredcot_plugin.registry import VALUE_ESTIMATORS, nearest
 from rredcot_plugin.renamed import with_new_keys
 
 PRESET = "preset"
 GIVEN = "given"
+ESTIMATOR, KWARGS = "value_estimator", "value_kwargs"
 PRESET_SAYS = "A documented set of keys under one name; keys that are given beside it win."
 
 
@@ -79,7 +81,8 @@ def resolve_keys(
 
     What is ``given`` wins over its preset, and the preset over ``base`` (what the name of a verl estimator changes of
     the defaults, called ``base_source``). A preset's options of a baseline go with that baseline: beside another one
-    that is given they are left out. Old names become new ones.
+    that is given they are left out, and so are given options of a value estimator that the preset replaces. Old names
+    become new ones.
 
     >>> resolve_keys({"preset": "lean", "baseline": "value"})
     ({'value_estimator': 'confidence', 'baseline': 'value'}, {'value_estimator': 'preset lean', 'baseline': 'given'})
@@ -95,6 +98,7 @@ def resolve_keys(
             raise ValueError(f"unknown key {key!r} in algorithm.rredcot.{hint} Known: {', '.join(known)}")
     name = own.pop(PRESET, None)
     values, sources = dict(base or {}), dict.fromkeys(base or {}, base_source)
+    given_sources = dict.fromkeys(own, GIVEN)
     if name is not None:
         keys = find_preset(name).keys
         if set(keys) <= set(own):
@@ -102,16 +106,34 @@ def resolve_keys(
                 f"preset={name!r}: every key of this preset is given as well, so it would change nothing; leave those keys "
                 f"out. The Hydra group `default` gives every key: take +rredcot@algorithm.rredcot={name} instead of it"
             )
+        if left_out := _of_replaced(keys, own, str(values.get(ESTIMATOR, Options.value_estimator))):
+            own[KWARGS] = {key: value for key, value in own[KWARGS].items() if key not in left_out}
+            given_sources[KWARGS] = f"{GIVEN}; preset {name} leaves out {', '.join(left_out)}"
         kept = {key: value for key, value in keys.items() if not _of_another(key, keys, own)}
         values |= kept
         sources |= dict.fromkeys(kept, f"preset {name}")
-    return values | own, sources | dict.fromkeys(own, GIVEN)
+    return values | own, sources | given_sources
 
 
 def _of_another(key: str, keys: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
     """Whether a preset's ``key`` holds options of what it names, and something else is ``given`` in its place."""
     name = key.removesuffix("_kwargs")
     return name != key and name in keys and given.get(name, keys[name]) != keys[name]
+
+
+def _of_replaced(keys: Mapping[str, Any], given: Mapping[str, Any], replaced: str) -> list[str]:
+    """Given options of the value estimator that a preset's ``keys`` replace, which the preset's does not know: recipes
+    give some of the default's. What neither knows is misspelt, and stays for the error to name.
+    """
+    options = given.get(KWARGS)
+    if ESTIMATOR in given or ESTIMATOR not in keys or not isinstance(options, Mapping):
+        return []
+    foreign = _known_options(replaced) - _known_options(keys[ESTIMATOR])
+    return [option for option in options if option in foreign]
+
+
+def _known_options(estimator: str) -> set[str]:
+    return set(inspect.signature(VALUE_ESTIMATORS.factory(estimator)).parameters)
 
 
 def find_preset(name: object) -> Preset:

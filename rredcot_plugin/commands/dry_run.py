@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from rredcot_plugin.commands.needs import require
+from rredcot_plugin.commands.scripts import check_script
 from rredcot_plugin.commands.writing import written
 from rredcot_plugin.installed import installed_version
 
@@ -51,9 +52,7 @@ def dry_run(
         require(TRAINERS[:1], "verl,recipes")
     require(NEEDS, "verl,recipes")
     for script in recipe:
-        if not script.is_file():
-            found = "a folder" if script.is_dir() else "nothing"
-            raise typer.BadParameter(f"recipe={script}: expected a script that starts a trainer, got {found}")
+        check_script(script)
     if out is not None:
         with written("out", out):
             out.mkdir(parents=True, exist_ok=True)

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from rredcot_plugin.commands.needs import require
+from rredcot_plugin.commands.scripts import check_script
 
 if TYPE_CHECKING:
     from rredcot_plugin.explanation.answer import Explanation
@@ -43,14 +44,10 @@ def explain(
     words = what or []
     scripts = [word for word in words if "=" not in word]
     pairs = [*(word for word in words if "=" in word), *(override or [])]
+    for script in scripts:
+        _check_word(script)
     if len(scripts) > 1:
         raise typer.BadParameter(f"expected one script at most, got {', '.join(scripts)}")
-    for script in scripts:
-        if not Path(script).is_file():
-            found = "a folder" if Path(script).is_dir() else "nothing"
-            raise typer.BadParameter(
-                f"{script}: expected a script that starts a trainer, or KEY=VALUE, got {found}"
-            )
     explanation = _explain(Path(scripts[0]) if scripts else None, pairs)
     if as_json:
         typer.echo(json.dumps(explanation.as_dict(), indent=2, default=str))
@@ -60,6 +57,15 @@ def explain(
     named = f"adv_estimator={explanation.estimator}"
     by = named if explanation.estimator else "options of algorithm.rredcot"
     show(explanation, f"{scripts[0]}: {by}" if scripts else by, Console(highlight=False))
+
+
+def _check_word(word: str) -> None:
+    """A word without ``=`` is a script, unless it looks like a key without its value."""
+    from rredcot_plugin.explanation.answer import looks_like_key
+
+    if not Path(word).exists() and looks_like_key(word):
+        raise typer.BadParameter(f"{word}: expected KEY=VALUE")
+    check_script(Path(word))
 
 
 def _explain(script: Path | None, pairs: list[str]) -> Explanation:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -17,6 +17,7 @@ from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.options import PROBE_BACKENDS
 from rredcot_plugin.presets import PRESETS
 from rredcot_plugin.registry import BASELINES, SEGMENTERS, SHAPERS, VALUE_ESTIMATORS, Registry
+from rredcot_plugin.segmenters import CutSegmenter
 
 ADVANTAGE_ESTIMATORS = ("rredcot", "rredcot_ppo", "red")
 """Written out, because asking verl's registry would take the import of verl."""
@@ -38,6 +39,8 @@ def list_names(
         ("Shapers", SHAPERS, "shapers"),
     ):
         console.print(names_table(title, registry, str(getattr(default, key)), key))
+        if registry is SEGMENTERS:
+            console.print(Text.assemble(("All but none also take  ", "bold"), ", ".join(_written(SHARED))))
         console.print()
     for title, names, key in (
         ("Advantage estimators", ADVANTAGE_ESTIMATORS, "algorithm.adv_estimator"),
@@ -52,8 +55,8 @@ def presets_table() -> Table:
     caption = Text.assemble(("Presets", "bold"), ("  algorithm.rredcot.preset", "dim"))
     table = Table(title=caption, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("name", no_wrap=True, style="bold")
-    table.add_column("what it is for, and the evidence")
-    table.add_column("keys; what is given beside it wins")
+    table.add_column("what it is for, and the evidence", overflow="fold")
+    table.add_column("keys; what is given beside it wins", overflow="fold")
     for name, preset in PRESETS.items():
         keys = "\n".join(f"{key}={value}" for key, value in preset.keys.items())
         table.add_row(name, Text(f"{preset.purpose} {preset.evidence}"), Text(keys))
@@ -61,17 +64,17 @@ def presets_table() -> Table:
 
 
 def names_table(title: str, registry: Registry, default: str, key: str) -> Table:
-    """One line an entry: name, first sentence of its docstring, options with their defaults."""
+    """One line an entry: name, first sentence of its docstring, options with their defaults but those of all segmenters."""
     caption = Text.assemble((title, "bold"), (f"  algorithm.rredcot.{key}", "dim"))
     table = Table(title=caption, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("name", no_wrap=True, style="bold")
-    table.add_column("what it does")
-    table.add_column("options and defaults")
+    table.add_column("what it does", overflow="fold")
+    table.add_column("options and defaults", overflow="fold")
     for name in registry.names():
         factory = registry.factory(name)
         shown = f"{name} (default)" if name == default else name
-        options = "\n".join(f"{option}={_brief(value)}" for option, value in options_of(factory).items())
-        table.add_row(shown, Text(first_sentence(factory)), Text(options))
+        own = {key: value for key, value in options_of(factory).items() if (key, value) not in SHARED.items()}
+        table.add_row(shown, Text(first_sentence(factory)), Text("\n".join(_written(own))))
     return table
 
 
@@ -92,8 +95,11 @@ def first_sentence(factory: Callable[..., Any]) -> str:
     return re.split(r"(?<=[.?]) (?=[A-Z0-9])", first_paragraph(factory), maxsplit=1)[0].replace("`", "")
 
 
-def _brief(value: Any) -> str:
-    text = repr(value)
-    if text == "<factory>":  # how dataclasses show a default that is made anew, an empty mapping here
-        return "{}"
-    return text if len(text) <= 40 else text[:36] + " …)"
+def _written(options: Mapping[str, Any]) -> list[str]:
+    """Options as one writes them, in full, to be copied."""
+    # how dataclasses show a default that is made anew, an empty mapping here
+    return [f"{key}={'{}' if repr(value) == '<factory>' else repr(value)}" for key, value in options.items()]
+
+
+SHARED = options_of(CutSegmenter)
+"""Options of every segmenter but ``none``."""

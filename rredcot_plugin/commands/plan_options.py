@@ -8,6 +8,9 @@ import typer
 
 from rredcot_plugin.planning.gpus import GPUS
 
+ASSUMED = "Assumed, not measured"
+"""A table of its own in the help, where names as long as these fit into 80 columns."""
+
 Model = Annotated[
     str,
     typer.Option(help="Name on the hub (known here, or in the local cache), or a folder with a config.json."),
@@ -16,8 +19,8 @@ Gpus = Annotated[int, typer.Option(help="GPUs; actor and rollout share them (col
 GpuName = Annotated[str, typer.Option(help=f"{', '.join(GPUS)}: peak rate and memory.")]
 Tflops = Annotated[float | None, typer.Option(help="Peak 10^12 bf16 operations/s of a GPU, in place of --gpu's.")]
 GpuGb = Annotated[float | None, typer.Option(help="Memory of a GPU in GB, in place of --gpu's.")]
-Prompts = Annotated[int, typer.Option(help="Prompts a step.")]
-Rollouts = Annotated[int, typer.Option(help="Responses a prompt: the group.")]
+Prompts = Annotated[int, typer.Option(help="Prompts per step.")]
+Rollouts = Annotated[int, typer.Option(help="Responses per prompt: the group.")]
 PromptLength = Annotated[int, typer.Option(help="Mean tokens of a prompt.")]
 ResponseLength = Annotated[int, typer.Option(help="Mean tokens of a response.")]
 Segments = Annotated[int, typer.Option(help="Mean segments of a response.")]
@@ -34,12 +37,14 @@ Estimator = Annotated[
     ),
 ]
 Preset = Annotated[str | None, typer.Option(help="Take the estimator of this preset (`rredcot list --presets`).")]
-Samples = Annotated[int, typer.Option(help="Continuations a boundary with monte_carlo.")]
-Mfu = Annotated[float, typer.Option(help="Share of the peak in forward and backward: assumed.")]
+Samples = Annotated[int, typer.Option(help="Continuations per boundary with monte_carlo.")]
+Mfu = Annotated[float, typer.Option(help="Share of the peak in forward and backward.", rich_help_panel=ASSUMED)]
 DecodeTokensPerSecond = Annotated[
-    float, typer.Option(help="Generated tokens/s of one GPU, all its sequences together: assumed.")
+    float, typer.Option(help="Generated tokens/s of one GPU, all its sequences together.", rich_help_panel=ASSUMED)
 ]
-TransferGbPerSecond = Annotated[float, typer.Option(help="GB/s between the driver and TransferQueue: assumed.")]
+TransferGbPerSecond = Annotated[
+    float, typer.Option(help="GB/s between the driver and TransferQueue.", rich_help_panel=ASSUMED)
+]
 TensorParallel = Annotated[int, typer.Option(help="GPUs that share a rollout replica.")]
 Recompute = Annotated[
     bool, typer.Option(help="Compute layers again in the backward (verl's gradient checkpointing).")
@@ -47,8 +52,8 @@ Recompute = Annotated[
 CreditWorkers = Annotated[
     int,
     typer.Option(
-        help="Cores of the driver's node that share credit and planning of a big step (algorithm.rredcot."
-        "credit_workers; auto takes half of the node's, 32 at most); 0 for none."
+        help="Cores of the driver's node that share credit and planning of a big step: credit_workers of a run, where auto "
+        "takes half of the node's, 32 at most. 0 for none."
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON with every number instead of tables.")]

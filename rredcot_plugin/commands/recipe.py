@@ -46,8 +46,8 @@ def list_recipes() -> None:
     scripts = scripts_of(folder)
     console = Console(highlight=False)
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("script", overflow="fold", style="bold")
-    table.add_column("what it trains, on what")
+    table.add_column("script", no_wrap=True, style="bold")  # to be copied
+    table.add_column("what it trains, on what", overflow="fold")
     for name, path in scripts.items():
         table.add_row(name, Text(_title(path)))
     console.print(table)

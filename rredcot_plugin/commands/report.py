@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +16,8 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from rredcot_plugin.commands.report_steps import parse_steps, steps_there
+
 if TYPE_CHECKING:
     from rredcot_plugin.report.corpus import Corpus
     from rredcot_plugin.report.curves import Curve
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 NEEDS_FOR_CURVES = ("tensorboard",)
 PAGE = Path("report.html")
-STEPS = re.compile(r"(\d{1,15})(?:-(\d{1,15}))?")
+EVERY = 10.0
 SHOWN = 5
 """Broken lines that are told one by one."""
 
@@ -45,7 +46,7 @@ class _Wanted:
     @property
     def bounds(self) -> dict[str, Any]:
         """Arguments of ``read_corpus`` and ``compare_runs``."""
-        steps = [_steps(text) for text in self.step_texts]
+        steps = [parse_steps(text) for text in self.step_texts]
         max_bytes = int(self.max_mb * 1e6)
         return {"max_traces": self.max_traces, "max_bytes": max_bytes, "seed": self.seed, "steps": steps}
 
@@ -74,7 +75,10 @@ def report(
     watch: Annotated[
         bool, typer.Option("--watch", help="Write the page again when the files change, until Ctrl-C.")
     ] = False,
-    every: Annotated[float, typer.Option(min=0.1, help="With --watch: seconds between looks and reloads.")] = 10.0,
+    every: Annotated[
+        float | None,
+        typer.Option(min=0.1, show_default=f"{EVERY}", help="With --watch: seconds between looks and reloads."),
+    ] = None,
     tensorboard: Annotated[
         list[str] | None,
         typer.Option(metavar="[NAME=]DIR", help="Add the learning curve of a run, from its tensorboard folder."),
@@ -91,6 +95,8 @@ def report(
 ) -> None:
     """Show where rollouts won and lost their reward: coloured traces, calibration, histograms, learning curves."""
     _check_modes(terminal=terminal, compare=compare, watch=watch, label=label or [])
+    if every is not None and not watch:
+        raise typer.BadParameter(f"every={every:g}: only --watch looks again; give --watch as well")
     page = out if out is not None else None if terminal else PAGE
     _check_page(page, paths, force)
     wanted = _Wanted(paths, page, _runs(tensorboard or []), step or [], max_traces, max_mb, seed, title)
@@ -100,11 +106,12 @@ def report(
         if compare:
             problems = _compare(wanted, label or [], console, errors)
         elif watch:
-            problems = _watch(wanted, every, console, errors)
+            problems = _watch(wanted, every or EVERY, console, errors)
         else:
             problems = _once(wanted, worst if terminal else None, console, errors)
     except (ValueError, OSError) as error:
-        errors.print(Text(_reason(error)), soft_wrap=True)
+        there = steps_there(paths, each=compare) if step and isinstance(error, ValueError) else ""
+        errors.print(Text(_reason(error) + there), soft_wrap=True)
         raise typer.Exit(1) from error
     if problems:
         raise typer.Exit(1)
@@ -225,14 +232,6 @@ def _runs(texts: Sequence[str]) -> dict[str, Path]:
             f"tensorboard: not installed: {', '.join(missing)}; pip install 'rredcot[report]'"
         )
     return found
-
-
-def _steps(text: str) -> tuple[int, int]:
-    match = STEPS.fullmatch(text.strip())
-    low, high = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-    if low > high:
-        raise typer.BadParameter(f"step={text}: expected a step such as 40, or a range such as 40-60")
-    return low, high
 
 
 def _curves(runs: Mapping[str, Path]) -> list[Curve]:

@@ -36,7 +36,7 @@ NOTHING_PROBED = (
 )
 
 SHOWN_METRICS = {
-    "rredcot/probes/per_trace/mean": "probes a trace",
+    "rredcot/probes/per_trace/mean": "probes per trace",
     "rredcot/fallback/ground_truth/mean": "traces probed with the ground truth",
     NO_PROPOSAL: "traces with nothing to probe",
     "rredcot/fallback/uncalibrated/mean": "chunks without a calibration",
@@ -182,7 +182,7 @@ def summary_table(traces: Sequence[Trace], metrics: dict[str, float]) -> Table:
     table.add_row("groups", str(len({group_of(trace) for trace in traces})))
     traits = all_traits(traces)
     for name, title in (
-        ("segments", "segments a trace"),
+        ("segments", "segments per trace"),
         ("reward", "mean reward"),
         ("first", "mean value of the prompt"),
         ("last", "mean value before the answer"),

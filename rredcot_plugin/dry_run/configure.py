@@ -17,7 +17,9 @@ from unittest import mock
 
 from rredcot_plugin.dry_run.errors import RecipeError, one_line
 from rredcot_plugin.dry_run.launch import Launch
+from rredcot_plugin.presets import known_keys
 
+OURS = "algorithm.rredcot"
 UNKNOWN_KEY = re.compile(r"Could not override '([^']+)'")
 
 
@@ -42,20 +44,28 @@ def compose(launch: Launch) -> Any:
             config = hydra_compose(name, list(launch.overrides))
             OmegaConf.resolve(config)
         except (HydraException, OmegaConfBaseException) as error:
-            raise RecipeError(f"configuration: {one_line(str(error))}{_nearest(str(error), name)}") from error
+            raise RecipeError(f"configuration: {_with_nearest(one_line(str(error)), name)}") from error
     return config
 
 
-def _nearest(message: str, config_name: str) -> str:
-    """The key that was probably meant, called while Hydra is initialized."""
+def _with_nearest(message: str, config_name: str) -> str:
+    """Hydra's message with the key that was probably meant, called while Hydra is initialized.
+
+    Ours are no part of verl's configuration; where one is meant, Hydra's advice to append what was written is left out.
+    """
     from hydra import compose as hydra_compose
 
     found = UNKNOWN_KEY.search(message)
     if found is None:
-        return ""
-    keys = list(_keys(hydra_compose(config_name)))
-    near = difflib.get_close_matches(found[1], keys, n=1, cutoff=0.6)
-    return f" (nearest key: {near[0]})" if near else ""
+        return message
+    ours = {name: f"+{OURS}.{key}" for key in known_keys() for name in (key, f"{OURS}.{key}")}
+    if ".".join(found[1].split(".")[:3]) in ours and "." in found[1]:
+        return f"{message} (only the + is missing: {OURS} is no part of verl's configuration)"
+    meant = {key: key for key in _keys(hydra_compose(config_name))} | ours
+    near = [meant[key] for key in difflib.get_close_matches(found[1], meant, n=1, cutoff=0.6)]
+    if near and near[0] in ours.values():
+        message = message.partition(" To append")[0]
+    return f"{message} (nearest key: {near[0]})" if near else message
 
 
 def _keys(config: Any, prefix: str = "") -> Iterator[str]:

@@ -17,6 +17,8 @@ from rredcot_plugin.dry_run.errors import RecipeError
 MAIN = "verl.trainer.main_ppo"
 OPENRLHF_PROGRAMS = (stand_in.OPENRLHF, stand_in.OURS)
 SCRIPT_SECONDS = 300
+OF_SHELL = re.compile(r"#!.*\b(?:ba|da|k|z)?sh\b")
+SHELL_SUFFIXES = (".sh", ".bash", ".sbatch", ".slurm")
 SLURM_NODES = re.compile(r"^#SBATCH\s+(?:--nodes[= ]|-N ?)(\d+)", re.MULTILINE)
 
 
@@ -51,8 +53,9 @@ def find_launch(
         variables: environment variables on top of the present ones.
 
     Raises:
-        RecipeError: the script fails, starts no trainer, or another program of one.
+        RecipeError: no shell script, which is not run; or one that fails, starts no trainer, or another program of one.
     """
+    _check_is_shell(script)
     before = {**os.environ, **(variables or {})}
     stand_ins = _write_stand_ins(scratch / "bin")
     launch_file = scratch / "launches.jsonl"
@@ -73,6 +76,17 @@ def find_launch(
             f"{script}: expected one start of `python -m {MAIN}` or `python -m {stand_in.OURS}` (python or $PYTHON), got {found}"
         )
     return _read(script, launches[0], before)
+
+
+def _check_is_shell(script: Path) -> None:
+    """Bash runs any text as commands, a page of documentation too."""
+    with script.open(encoding="utf-8", errors="replace") as file:
+        first = file.readline(200).strip()
+    if not (OF_SHELL.match(first) if first.startswith("#!") else script.suffix in SHELL_SUFFIXES):
+        raise RecipeError(
+            f"{script}: expected a shell script: a first line that names a shell, such as #!/usr/bin/env bash, or a name that "
+            f"ends in {', '.join(SHELL_SUFFIXES)}"
+        )
 
 
 def _run(script: Path, overrides: Sequence[str], environment: Mapping[str, str]) -> None:

@@ -70,6 +70,12 @@ def needs_verl(overrides: Sequence[str]) -> bool:
     return any("@" in key or ("." in key and key.partition(".")[0] not in known) for key in keys)
 
 
+def looks_like_key(word: str) -> bool:
+    """Whether a word without ``=`` is rather a key than the name of a file: no folder and no ending, or a key of ours."""
+    key = HOME.sub("", word)
+    return "/" not in word and ("." not in key or key.partition(".")[0] in known_keys())
+
+
 def explain_options(pairs: Sequence[str]) -> Explanation:
     """Options of ``algorithm.rredcot``, ``key=value`` with values in YAML; no host is asked.
 
@@ -100,11 +106,15 @@ def explain_overrides(overrides: Sequence[str]) -> Explanation:
     """
     from rredcot_plugin.dry_run.launch import Launch
 
-    known = known_keys()
-    short = [HOME.sub("", pair) for pair in overrides]
-    full = [f"++{OURS}{pair}" if pair.partition("=")[0].partition(".")[0] in known else pair for pair in short]
-    launch = Launch(("algorithm.adv_estimator=rredcot", *full), {}, Path.cwd())
+    launch = Launch(("algorithm.adv_estimator=rredcot", *map(_in_full, overrides)), {}, Path.cwd())
     return _explain_launch(launch)
+
+
+def _in_full(pair: str) -> str:
+    """An override of ours with its whole name, also where its key is unknown; others as they are."""
+    short = HOME.sub("", pair)
+    is_ours = short != pair or short.partition("=")[0].partition(".")[0] in known_keys()
+    return f"++{OURS}{short}" if is_ours else pair
 
 
 def explain_script(script: Path, overrides: Sequence[str]) -> Explanation:

@@ -112,7 +112,7 @@ def run_score(settings: ScoreSettings, tell: Tell, show: Callable[[Progress], No
     with Output.open(settings.out, settings.meta(placement), settings.force) as output:
         done = sum(len(chunk.rows) for chunk in chunks[: output.state.chunks])
         if done:
-            tell(f"going on behind {done} of {len(rows)} rollouts")
+            tell(f"continuing after {done} of {len(rows)} rollouts")
         show(Progress(done, len(rows)))
         for size, found_metrics in _score(settings, placement, scorer, chunks, output):
             done += size

@@ -48,7 +48,7 @@ class Plan:
         if (share := self.step.driver_share) > DRIVER_SHARE:
             found.append(
                 f"rredcot takes {share:.1%} of the step on the driver, over {DRIVER_SHARE:.0%}: fewer or shorter rollouts "
-                "a step, fewer segments and proposals, or more --credit-workers"
+                "per step, fewer segments and proposals, or more --credit-workers"
             )
         if (rows := self.stored_rows()) > STORED_ROWS:
             found.append(
@@ -58,7 +58,7 @@ class Plan:
         for phase in self.memory:
             if phase.bytes + phase.added > self.setup.gpu_bytes:
                 found.append(
-                    f"{phase.name}: {(phase.bytes + phase.added) / 1e9:.1f} GB a GPU do not fit into "
+                    f"{phase.name}: {(phase.bytes + phase.added) / 1e9:.1f} GB per GPU do not fit into "
                     f"{self.setup.gpu_gb:g}: more GPUs, shorter traces, or a model split further"
                 )
         return found
@@ -68,10 +68,10 @@ class Plan:
         return [
             f"{s.mfu:.0%} of {s.tflops:,.0f} TFLOP/s in forward and backward, probes included (--mfu)",
             "probes cost their operations alone: on an H100 64 of them in 16,384 tokens took 1.21 times the pass, not 1.06",
-            f"{s.decode_rate:,.0f} tokens a second and GPU while generating (--decode-tokens-per-second)",
+            f"{s.decode_rate:,.0f} tokens per second and GPU while generating (--decode-tokens-per-second)",
             f"{s.transfer_gb:g} GB/s between a process and TransferQueue (--transfer-gb-per-second), "
             f"{STORAGES} processes at a time",
-            "every trace has the mean length, every segment the same; phases run one behind the other",
+            "every trace has the mean length, every segment the same; phases run one after the other",
             "Monte-Carlo continuations end where their trace did; prefixes come from the rollout server's cache",
             "driver: cores as fast as those of the benchmarks (AMD EPYC, Intel Xeon), "
             + (f"{s.credit_workers} of them for credit_workers" if s.is_shared else "one of them for rredcot"),

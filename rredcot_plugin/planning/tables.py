@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 from rredcot_plugin.planning.result import Plan
 from rredcot_plugin.planning.step import DRIVER, Step
 
-TITLES = {"none": "GRPO", "support": "rredcot", "confidence": "rredcot, no probes", "monte_carlo": "MC-GRPO"}
+TITLES = {"none": "GRPO", "support": "rredcot", "confidence": "rredcot,\nno probes", "monte_carlo": "MC-GRPO"}
 UNITS = ((1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
@@ -18,9 +18,9 @@ def show(plan: Plan, console: Console) -> None:
     s = plan.setup
     console.print(Text(f"{plan.model.name}, {plan.model.parameters / 1e9:.2f} billion parameters", style="bold"))
     console.print(
-        f"{s.prompts:,} prompts x {s.rollouts} = {s.traces:,} rollouts a step of {s.prompt_length:,} + "
+        f"{s.prompts:,} prompts x {s.rollouts} = {s.traces:,} rollouts per step of {s.prompt_length:,} + "
         f"{s.response_length:,} tokens on {s.gpus:,} GPUs; {s.segments} segments, {s.probes_a_trace:,} probes of "
-        f"{s.probe_tokens} tokens a rollout ({s.backend})",
+        f"{s.probe_tokens} tokens per rollout ({s.backend})",
         soft_wrap=True,
     )
     for table in (_steps(plan), _memory(plan), _transfers(plan)):
@@ -34,16 +34,20 @@ def show(plan: Plan, console: Console) -> None:
         console.print(Text(f"  {line}"), soft_wrap=True)
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=Text(title, style="bold"), title_justify="left", box=None, padding=(0, 2, 0, 0))
+def _table(title: str, texts: int, *columns: str) -> Table:
+    """The first ``texts`` columns fold in a narrow terminal; numbers keep their lines, so that none loses its unit."""
+    table = Table(
+        title=Text(title, style="bold"), title_justify="left", box=None, padding=(0, 2, 0, 0), pad_edge=False
+    )
     for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number == 0 else "right", no_wrap=True)
+        is_text = number < texts
+        table.add_column(column, justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold")
     return table
 
 
 def _steps(plan: Plan) -> Table:
     titles = [_title(step, plan) for step in plan.steps]
-    table = _table("Seconds of a step, estimated", "", "tokens", "PFLOP", *titles)
+    table = _table("Seconds of a step, estimated", 1, "", "tokens", "PFLOP", *titles)
     own = {phase.name: phase for step in plan.steps for phase in step.phases if phase.seconds}
     order = [phase.name for phase in plan.steps[0].phases]
     for name in sorted(own, key=order.index):
@@ -70,8 +74,8 @@ def _title(step: Step, plan: Plan) -> str:
 
 
 def _memory(plan: Plan) -> Table:
-    table = _table("GB of memory on each GPU, estimated", "", "", "probes add", "")
-    table.columns[3] = Column(no_wrap=False)
+    table = _table("GB of memory on each GPU, estimated", 1, "", "", "probes add")
+    table.add_column(overflow="fold")
     for phase in plan.memory:
         added = f"{phase.added / 1e9:.2f}" if phase.added else ""
         table.add_row(phase.name, f"{phase.bytes / 1e9:.1f}", added, phase.note)
@@ -82,8 +86,7 @@ def _memory(plan: Plan) -> Table:
 
 
 def _transfers(plan: Plan) -> Table:
-    table = _table("Bytes a step through TransferQueue", "", "", "verl", "rredcot")
-    table.columns[1].justify = "left"
+    table = _table("Bytes per step through TransferQueue", 2, "", "", "verl", "rredcot")
     for moved in plan.moved:
         what = moved.what if moved.via == "TransferQueue" else f"{moved.what} ({moved.via})"
         size = in_units(moved.bytes)

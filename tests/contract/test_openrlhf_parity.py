@@ -65,6 +65,7 @@ def experiences_of(rows: PromptedRollouts, order: list[int]) -> list[Any]:
                 attention_mask=attention,
                 action_mask=tables["actions"].long(),
                 action_log_probs=tables["log_probs"],
+                rollout_log_probs=None,
                 rewards=rows.rollouts.outcomes[own].float(),
                 index=[index[i] for i in own],
                 labels=[{"ground_truth": rows.rollouts.ground_truths[i]} for i in own],

@@ -71,6 +71,13 @@ def test_list_shows_every_name_and_its_options() -> None:
     assert "max_proposals=8" in output
 
 
+def test_list_in_80_columns_cuts_nothing_and_says_once_what_segmenters_share() -> None:
+    output = CliRunner().invoke(app, ["list"], env={**WIDE, "COLUMNS": "80"}).output
+    assert "…" not in output
+    assert output.count("max_response_tokens=8192") == 1
+    assert "'Finally')" in output, "the end of a long default"
+
+
 def test_list_shows_presets_with_their_keys() -> None:
     output = invoke("list", "--presets").output
     for name, preset in PRESETS.items():

@@ -243,6 +243,25 @@ def test_scripts_that_do_not_start_a_training(tmp_path: Path, text: str, parts: 
         assert part in message
 
 
+@pytest.mark.parametrize(
+    ("name", "first", "runs"),
+    [
+        ("README.md", "# a title", False),
+        ("reward.py", "#!/usr/bin/env python3", False),
+        ("run.sh", "#!/usr/bin/env python3", False),
+        ("run", "#!/usr/bin/env -S bash -e", True),
+        ("run", "#!/bin/zsh", True),
+        ("run.slurm", "", True),
+    ],
+)
+def test_only_shell_scripts_are_run(tmp_path: Path, name: str, first: str, runs: bool) -> None:
+    script = tmp_path / name
+    script.write_text(f"{first}\ntouch {tmp_path}/was_run\n")
+    message = broken(script, tmp_path)
+    assert (f"{script}: expected a shell script" in message) != runs
+    assert (tmp_path / "was_run").exists() == runs
+
+
 def test_the_command_ends_with_the_codes_it_promises(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,7 +272,8 @@ def test_the_command_ends_with_the_codes_it_promises(
     assert wrong.exit_code == 1
     assert "✗ broken" in wrong.output
     assert sum("✗" in line for line in wrong.output.splitlines()) == 1
-    assert run(app, ["dry-run", str(tmp_path / "nowhere.sh")]).exit_code == 2
+    absent = run(app, ["dry-run", "nowhere.sh"])
+    assert absent.exit_code == 2 and "nowhere.sh: no such file (looked in" in " ".join(absent.output.split())
     assert run(app, ["dry-run", str(recipe), "--out", str(tmp_path)]).exit_code == 2
     both = run(app, ["dry-run", str(recipe), str(QWEN3), "--steps", "0"])
     assert both.exit_code == 0

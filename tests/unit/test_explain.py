@@ -15,6 +15,9 @@ from typer.testing import CliRunner
 import rredcot_plugin as rr
 from rredcot_plugin.choices import automatic
 from rredcot_plugin.commands.app import app
+from rredcot_plugin.dry_run.configure import compose
+from rredcot_plugin.dry_run.errors import RecipeError
+from rredcot_plugin.dry_run.launch import Launch
 from rredcot_plugin.explanation.answer import Explanation, explain_options, explain_overrides, needs_verl
 from rredcot_plugin.integrations.verl.settings import resolve_settings
 from rredcot_plugin.options import Options
@@ -174,12 +177,29 @@ def test_an_estimator_that_is_not_ours_is_told() -> None:
         ("algorithm.adv_estimator=rredcott", "Did you mean rredcot?"),
         ("algorithm.adv_estimator=grpoo", "grpoo"),
         ("data.train_batchsize=3", "nearest key: data.train_batch_size"),
+        (
+            "algorithm.redcot.segmenter=newline",
+            "'algorithm.redcot.segmenter'. (nearest key: +algorithm.rredcot.segmenter)",
+        ),
     ],
 )
 def test_a_mistake_in_a_scripts_overrides_is_found(override: str, message: str) -> None:
     result = run(str(QWEN3), "-O", override)
     assert result.exit_code == 1
     assert message in result.output
+
+
+def test_a_mistake_beside_overrides_of_verl_is_the_same_as_alone() -> None:
+    with pytest.raises(RecipeError, match=r"unknown key 'segmentor' in .* Did you mean 'segmenter'"):
+        explain_overrides(["+algorithm.rredcot.segmentor=newline", "actor_rollout_ref.rollout.n=8"])
+    with pytest.raises(RecipeError, match=r"nearest key: \+algorithm.rredcot.segmenter\)"):
+        explain_overrides(["segmentor=newline", "actor_rollout_ref.rollout.n=8"])
+
+
+@pytest.mark.parametrize("key", ["preset", "value_kwargs.max_proposals"])
+def test_a_missing_plus_is_told(key: str) -> None:
+    with pytest.raises(RecipeError, match=r"only the \+ is missing"):
+        compose(Launch((f"algorithm.rredcot.{key}=4",), {}, Path.cwd()))
 
 
 # ---- scripts
@@ -191,6 +211,12 @@ def test_a_recipe_is_explained_with_its_own_configuration() -> None:
     assert "{'max_segments': 64, 'max_response_tokens': 25000}" in result.output
     assert "of those of Qwen/Qwen3-4B's log-prob pass" in result.output
     assert "baseline=auto -> least_variance: lam=1" in result.output
+
+
+def test_a_preset_goes_with_a_recipe_that_gives_options_of_the_default() -> None:
+    result = run(str(QWEN3), "-O", "+algorithm.rredcot.preset=lean")
+    assert result.exit_code == 0, result.output
+    assert "given; preset lean leaves out max_proposals" in result.output
 
 
 def test_json_has_a_sentence_on_every_key() -> None:
@@ -208,9 +234,21 @@ def test_sizes_that_nobody_knows_are_said_to_be_unknown() -> None:
     assert "unknown without the model's size (actor_rollout_ref.model.path=nobody/nothing" in said(found)
 
 
-@pytest.mark.parametrize("arguments", [("nowhere.sh",), (".",), (str(QWEN3), str(QWEN3))])
-def test_wrong_usage_exits_with_2(arguments: tuple[str, ...]) -> None:
-    assert run(*arguments).exit_code == 2
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nowhere.sh"], "nowhere.sh: no such file (looked in "),
+        (["recipes/nowhere"], "recipes/nowhere: no such file (looked in "),
+        (["."], ".: is a folder"),
+        (["lam"], "lam: expected KEY=VALUE"),
+        (["+algorithm.rredcot.value_kwargs.n"], "value_kwargs.n: expected KEY=VALUE"),
+        ([str(QWEN3), str(QWEN3)], "expected one script at most"),
+    ],
+)
+def test_wrong_usage_exits_with_2(words: list[str], message: str) -> None:
+    result = run(*words)
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.replace("│", "").split())
 
 
 @pytest.mark.parametrize(

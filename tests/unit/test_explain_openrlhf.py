@@ -27,6 +27,12 @@ def test_a_script_of_openrlhf_is_explained_where_openrlhf_is_not() -> None:
     assert "openrlhf is not installed here" in found.notes[0]
 
 
+def test_a_preset_goes_with_options_of_the_estimator_that_it_replaces() -> None:
+    script = SCRIPT_OF_OPENRLHF.with_name("run_qwen25_math_1p5b.sh")
+    found = row(explain_script(script, ["--algo.rredcot.preset=lean"]), "value_kwargs")
+    assert (found.value, found.source) == ({}, "given; preset lean leaves out max_proposals")
+
+
 def test_another_estimator_of_openrlhf_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ADV_ESTIMATOR", "rloo")
     found = explain_script(SCRIPT_OF_OPENRLHF, [])

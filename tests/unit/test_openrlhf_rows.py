@@ -141,9 +141,13 @@ def test_without_openrlhf_help_is_that_of_our_own_flags(capsys: pytest.CaptureFi
     assert said.endswith("openrlhf is not installed in this environment, so its flags are not shown.\n")
 
 
-def test_without_openrlhf_it_says_what_to_install(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("words", ["", "--algo.advantage.estimator rredcot", "--algo.advantage.estimater rredcot"])
+def test_without_openrlhf_it_says_what_to_install(
+    words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rredcot_plugin.integrations.openrlhf.train.start_ray", lambda: pytest.fail("starts Ray"))
     with pytest.raises(SystemExit) as ended:
-        main(["--algo.advantage.estimator", "rredcot"])
+        main(words.split())
     assert ended.value.code == 2
     assert capsys.readouterr().err == (
         "error: openrlhf is not installed in this environment: it needs openrlhf==0.11.2\n"

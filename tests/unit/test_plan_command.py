@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -136,16 +138,34 @@ def test_json_has_every_number_and_the_tables_the_same() -> None:
     ):
         assert part in text.output
     assert "…" not in text.output, "nothing is cut in a file"
-    terminal = Console(width=80, file=io.StringIO(), highlight=False)
-    show(plan, terminal)
-    lines = terminal.file.getvalue().splitlines()
-    assert all(len(line) <= 80 for line in lines if line.endswith("  "))
+
+
+@pytest.mark.parametrize(
+    "setup", [Setup(), Setup(gpus=1024, prompts=8192, response_length=32000), Setup(estimator="confidence")]
+)
+def test_80_columns_cut_no_number_and_no_unit(setup: Setup) -> None:
+    plan = make_plan(find_sizes("Qwen/Qwen3-4B", known_architectures()), setup)
+    text = {}
+    for width in (80, 300):
+        terminal = Console(width=width, file=io.StringIO(), highlight=False)
+        show(plan, terminal)
+        text[width] = terminal.file.getvalue()
+    numbers = re.compile(r"\d[\d.,]*(?: (?:[kMGTP]?B|M)\b|%)?")
+    assert Counter(numbers.findall(text[80])) == Counter(numbers.findall(text[300]))
+    assert "…" not in text[80]
+
+
+def test_the_help_names_every_option_in_80_columns() -> None:
+    output = (
+        CliRunner().invoke(app, ["plan", "--help"], env={"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"}).output
+    )
+    assert "--decode-tokens-per-second" in output and "…" not in output
 
 
 def test_what_does_not_fit_is_said() -> None:
     run = CliRunner().invoke
     small = run(app, [*QWEN, "--gpus", "1", "--gpu-gb", "24", "--response-length", "16384"])
-    assert "training state: 64.4 GB a GPU do not fit into 24" in small.output
+    assert "training state: 64.4 GB per GPU do not fit into 24" in small.output
     many = run(app, [*QWEN, "--gpus", "1024", "--prompts", "16384", "--response-length", "16384"])
     assert "total_storage_size" in many.output
     assert "of the step on the driver" in " ".join(many.output.split())

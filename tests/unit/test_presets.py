@@ -51,6 +51,24 @@ def test_a_presets_options_of_a_baseline_go_with_it() -> None:
     assert rr.RRedCoTConfig.from_mapping({"preset": "low_variance", "baseline": "auto"}).baseline == "auto"
 
 
+def test_given_options_of_an_estimator_go_where_a_preset_replaces_it() -> None:
+    given = {"preset": "lean", "value_kwargs": {"max_proposals": 4}}
+    keys, sources = resolve_keys(given)
+    assert keys["value_kwargs"] == {}
+    assert sources["value_kwargs"] == "given; preset lean leaves out max_proposals"
+    assert rr.RRedCoTConfig.from_mapping(given) == rr.RRedCoTConfig.from_mapping({"preset": "lean"})
+    own, _ = resolve_keys({**given, "value_estimator": "support"})
+    kept, sources = resolve_keys({**given, "preset": "paper"})
+    assert own["value_kwargs"] == kept["value_kwargs"] == {"max_proposals": 4}
+    assert sources["value_kwargs"] == "given"
+    of_base, _ = resolve_keys(
+        {"preset": "lean", "value_kwargs": {"path": "m"}}, {"value_estimator": "reward_model"}
+    )
+    assert of_base["value_kwargs"] == {}
+    with pytest.raises(ValueError, match="'confidence': unknown option 'max_proposls'"):
+        rr.RRedCoTConfig.from_mapping({"preset": "lean", "value_kwargs": {"max_proposals": 4, "max_proposls": 4}})
+
+
 def test_a_preset_wins_over_the_defaults_of_an_estimators_name() -> None:
     keys, sources = resolve_keys(
         {"preset": "exact", "clip": 1.0}, {"scale": "whiten", "bridge": "x"}, "of the name"
@@ -70,8 +88,8 @@ def test_a_preset_wins_over_the_defaults_of_an_estimators_name() -> None:
         ({"preset": ["lean"]}, r"preset=\['lean'\]: unknown"),
         ({"presets": "lean"}, "Did you mean 'preset'"),
         (
-            {"preset": "lean", "value_kwargs": {"max_proposals": 4}},
-            "preset lean sets value_estimator=confidence: leave value_kwargs out, or give value_estimator",
+            {"preset": "lean", "value_kwargs": {"max_proposls": 4}},
+            "unknown option 'max_proposls'.*preset lean sets value_estimator=confidence: leave value_kwargs out, or give value_estimator",
         ),
         (
             {"preset": "lean", "value_kwargs": {"n": 4}, "value_estimator": "support"},
@@ -150,6 +168,8 @@ def test_what_is_not_used_says_so() -> None:
         "probe_backend", "bridge", "terminator",
     }  # fmt: skip
     assert "nothing is fitted" in automatic(rr.RRedCoTConfig(calibrate="none"))["calibrate_window"].reason
+    read = rr.RRedCoTConfig(value_estimator="reward_model")
+    assert "nothing is calibrated" in automatic(read)["calibrate_window"].reason
     fitted = rr.RRedCoTConfig(calibrate="none", baseline="least_variance")
     assert "512 rollouts" in automatic(fitted)["calibrate_window"].reason, "the baseline has a fit of its own"
 

@@ -127,6 +127,8 @@ def test_the_list_names_every_script_and_what_it_needs() -> None:
     for name in (*SCRIPTS, "math/reward.py", "data_files.py", "8 x 80 GB", "1 x 40 GB or more"):
         assert name in done.output
     assert len(SCRIPTS) == len([*RECIPES.glob("*/run_*")])
+    narrow = CliRunner().invoke(app, ["recipe", "list"], env={"COLUMNS": "80", "NO_COLOR": "1"}).output
+    assert {line.split()[0] for line in narrow.splitlines() if line.strip()} >= set(SCRIPTS), "names can be copied"
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,17 @@ def test_broken_lines_are_told_and_the_page_is_written(dumps: Path) -> None:
         (["nothere"], 1, "nothere: no such file or folder"),
         (["empty"], 1, "empty: no rollouts here, expected files called *.jsonl"),
         (["broken.jsonl"], 1, "broken.jsonl, line 1: missing columns"),
-        (["credit", "--step", "7"], 1, "steps: expected steps that the files have"),
+        (
+            ["credit", "--step", "7"],
+            1,
+            "steps: expected steps that the files have, got none of their traces; they have 1-2",
+        ),
+        (
+            ["--compare", "credit/1.jsonl", "credit/2.jsonl", "--step", "2"],
+            1,
+            "credit/1.jsonl has 1; credit/2.jsonl has 2",
+        ),
+        (["credit", "--every", "3"], 2, "every=3: only --watch looks again"),
         (["credit", "--step", "7-2"], 2, "step=7-2: expected a step such as 40"),
         (["credit", "--step", "x"], 2, "step=x: expected a step such as 40"),
         (["credit", "--max-traces", "0"], 2, "max-traces"),

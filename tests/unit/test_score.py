@@ -207,7 +207,7 @@ def test_after_a_cut_the_file_is_the_same_again(
         (tmp_path / "o.jsonl.state.pt").write_bytes(b"nothing")
     result = score(rollouts, "-o", str(out), *NEWLINE, "--groups-per-chunk", "1")
     assert result.exit_code == 0, result.output
-    assert ("going on behind 8 of 12" in result.stderr) == (damage == "half a line")
+    assert ("continuing after 8 of 12" in result.stderr) == (damage == "half a line")
     assert out.read_bytes() == whole
 
 

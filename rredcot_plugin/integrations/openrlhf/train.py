@@ -7,10 +7,10 @@ import os
 import runpy
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from rredcot_plugin.installed import installed_version
-from rredcot_plugin.integrations.openrlhf import OPTIONS
+from rredcot_plugin.integrations.openrlhf import OPTIONS, SUPPORTED_OPENRLHF
 from rredcot_plugin.integrations.openrlhf.advice import warn_of_pointless
 from rredcot_plugin.integrations.openrlhf.arguments import ESTIMATOR, PREFIX, Arguments, split_arguments
 from rredcot_plugin.integrations.openrlhf.hooks import activate
@@ -47,11 +47,14 @@ OPENRLHF_PLATFORM=cpu trains on a machine without an accelerator. The flags of O
 def main(words: Sequence[str]) -> None:
     """Check our options, start Ray with the hook that every worker runs first, and hand over to OpenRLHF."""
     helps = "-h" in words or "--help" in words
+    absent = installed_version("openrlhf") is None
     if helps:
         sys.stdout.write(f"{HELP}\n")
-        if installed_version("openrlhf") is None:
+        if absent:
             sys.stdout.write("openrlhf is not installed in this environment, so its flags are not shown.\n")
             return
+    if absent:  # whatever the words are: Ray would start before OpenRLHF is missed
+        _refuse(f"openrlhf is not installed in this environment: it needs openrlhf=={SUPPORTED_OPENRLHF}")
     os.environ.pop(OPTIONS, None)
     try:
         arguments = split_arguments(words)
@@ -64,11 +67,15 @@ def main(words: Sequence[str]) -> None:
             check_flags(settings, args)
             warn_of_pointless(settings, args)
     except ValueError as error:
-        sys.stderr.write(f"error: {error}\n")
-        raise SystemExit(2) from None
+        _refuse(str(error))
     if not helps:
         start_ray()
     run_program(arguments)
+
+
+def _refuse(reason: str) -> NoReturn:
+    sys.stderr.write(f"error: {reason}\n")
+    raise SystemExit(2)
 
 
 def run_program(arguments: Arguments) -> None:
