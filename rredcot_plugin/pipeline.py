@@ -87,7 +87,7 @@ def assign_credit(
     calibrator = calibrator if calibrator is not None else config.build_calibrator()
     found = step_values(rollouts, config, segments, outcomes, values, probed, calibrator, states.prefixes)
     report |= {"rredcot/fallback/nonfinite_reward/mean": metric.share(~outcomes.finite)} | found.notes
-    values = torch.where(real := segments.exists & outcomes.finite[:, None], found.values, 0.0)
+    values = torch.where(segments.exists & outcomes.finite[:, None], found.values, 0.0)
     whole = found.given or config.has_critic
     known = known_to_baselines(way, segments.num_segments, config.lam if whole else config.lam_on_the_way)
     evidence = Evidence(rollouts, segments, outcomes, values, found.fit, states.gradient_norm_proxy, *known)
@@ -102,9 +102,7 @@ def assign_credit(
     per_segment, tokens, baselines = _measured(config, evidence, earned, baseline, baselines, deltas, rest)
     baselines = baselines + in_baselines
     found.fit.remember()
-    advantages, returns = _finished(
-        config, segments, tokens, torch.where(real, gae + values, found.values), earned
-    )
+    advantages, returns = _finished(config, segments, tokens, gae + values, found.values, earned)
     report |= of_shapers
     report |= metric.credit_metrics(segments, values, deltas, rewards, earned.total, per_segment, baselines)
     return Credit(advantages, returns, segments, values, rewards, deltas, report, baselines)
@@ -259,16 +257,18 @@ def _finished(
     segments: Segments,
     advantages: torch.Tensor,
     segment_returns: torch.Tensor,
+    found: torch.Tensor,
     outcomes: Outcomes,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Advantages and returns per token. Returns are the advantages, as in GRPO; where a critic gave the values, Â + V̂
-    before any scaling: what the critic is to learn, V̂ itself where the reward is not finite."""
+    before any scaling: what the critic is to learn, its own V̂, as ``found``, where the reward is not finite."""
     if config.match_grpo:
         advantages = match_token_mean(advantages, _grpo(config, outcomes), segments)
     if _scale(config) == "whiten":
         advantages = whiten(advantages, segments, outcomes.finite)
     if config.has_critic:
-        return advantages, spread_to_tokens(segment_returns, segments.segment_ids)
+        targets = torch.where(outcomes.finite[:, None], segment_returns, found)
+        return advantages, spread_to_tokens(targets, segments.segment_ids)
     return advantages, advantages.clone()
 
 
