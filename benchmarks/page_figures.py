@@ -74,6 +74,8 @@ OF_SUCCESS = {
     "low_variance": ("preset low_variance (on two)", "#111111"),
     "no_baseline": ("no baseline at all", "#8e44ad"),
 }
+ON_TWO = {"low_variance": ("gradient_easy", "gradient_any")}
+"""Of these, what was measured in these results alone."""
 
 Style = tuple[str, str, str]
 """Label, colour and line of a curve."""
@@ -164,12 +166,12 @@ def draw_success(output: Path) -> None:
         for place, result in enumerate(BY_SUCCESS.values()):
             summary = json.loads((RESULTS / f"{result}.json").read_text())["summary"]
             for number, (name, (label, color)) in enumerate(OF_SUCCESS.items()):
-                x, entry = place - 0.4 + step * (number + 0.5), summary.get(f"{task}/snr_vs_grpo/{name}")
-                if entry is None:  # not measured for these prompts
-                    axis.plot([], [], "o", color=color, markersize=5, label=None if place else label)
+                axis.plot([], [], "o", color=color, markersize=5, label=None if place else label)
+                if result not in ON_TWO.get(name, BY_SUCCESS.values()):
                     continue
+                x, entry = place - 0.4 + step * (number + 0.5), summary[f"{task}/snr_vs_grpo/{name}"]
                 axis.plot([x, x], [entry["low"], entry["high"]], color=color, linewidth=2)
-                axis.plot(x, entry["value"], "o", color=color, markersize=5, label=None if place else label)
+                axis.plot(x, entry["value"], "o", color=color, markersize=5)
         axis.axhline(1.0, color="black", linewidth=0.8)
         axis.set(title=task, xlabel="success of the prompts", yscale="log", ylim=(0.7, 140))
         axis.set_yticks([1, 2, 4, 8, 16, 32, 64], ["1 (GRPO)", "2", "4", "8", "16", "32", "64"])
