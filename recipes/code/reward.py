@@ -31,7 +31,7 @@ _OPENS = re.compile(
     r"(?P<indent>\s*(?:[-*+]\s+|[0-9]+[.)]\s+)?)"
     r"(?:(?=```)|(?:(?!```).)*(?=```+[a-zA-Z0-9_+-]*\s*$))(?P<ticks>```+)[^`]*$"
 )
-"""At the start of a line (or of a list's item) with any words behind it, within a line with the language at most."""
+"""At the start of a line (or of a list's item) with any words after it, within a line with the language at most."""
 
 
 def compute_score(

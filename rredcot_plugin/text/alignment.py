@@ -80,7 +80,7 @@ class TokenBytes:
         return (len(self.start) - 1) // 2
 
     def going_on(self) -> TokenBytes:
-        """The table of texts that stand behind others, whose first token keeps its space."""
+        """The table of texts that follow others, whose first token keeps its space."""
         start, size = self.start[: self.vocab_size + 1], int(self.start[self.vocab_size])
         data = np.concatenate([self.data[:size]] * 2)
         return dataclasses.replace(self, data=data, start=np.concatenate([start, start[1:] + size]))

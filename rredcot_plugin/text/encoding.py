@@ -33,9 +33,9 @@ class AnswerStyle:
 
     @classmethod
     def of(cls, texts: Sequence[str], prompt_tails: Sequence[str]) -> AnswerStyle:
-        opened = [THINK_START in tail + text for text, tail in zip_longest(texts, prompt_tails, fillvalue="")]
-        ended = [THINK_END in text for text in texts]
-        thoughts = sum(one or other for one, other in zip_longest(opened, ended, fillvalue=False))
+        rows = list(zip_longest(texts, prompt_tails, fillvalue=""))
+        opened = [THINK_START in tail + text for text, tail in rows]
+        thoughts = sum(own or THINK_END in text for own, (text, _) in zip(opened, rows, strict=True))
         return cls(format_votes(texts), len(opened), thoughts, sum(opened))
 
     def __add__(self, other: AnswerStyle) -> AnswerStyle:

@@ -38,7 +38,7 @@ def take_told(samples: Sequence[Any], places: Sequence[Place]) -> dict[str, list
 
 
 def shown_by(table: TokenBytes) -> TokenBytes:
-    """How a response reads to OpenRLHF's reward functions: decoded behind its prompt, special tokens and all."""
+    """How a response reads to OpenRLHF's reward functions: decoded after its prompt, special tokens and all."""
     return dataclasses.replace(table.going_on(), special=())
 
 
