@@ -61,9 +61,9 @@ class GroupWork:
         return BatchSummary(levels, style, outcomes, rows.tokens, self._watch(rows.rollouts), added, unread)
 
     def plan(self, style: AnswerStyle, floor: Float[Tensor, " B"]) -> ProbePlan:
-        """The probes, with the summary of all parts."""
+        """The probes, in a style that is the same for all parts, and each row's ``floor`` (``build_proposals``)."""
         assert self.rows is not None and self._segments is not None
-        self.encoder.learn(style)
+        self.encoder.follow(style)
         return place_probes(self.rows, self._segments, self.config, self.encoder, floor)
 
     def update_signals(
@@ -105,12 +105,17 @@ def split_groups(group_ids: Sequence[Hashable], sizes: Sequence[int], parts: int
 
 
 def plan_in_parts(
-    whole: Part, indices: Sequence[Index], ask: Ask, lowest: float | None = None
+    whole: Part,
+    indices: Sequence[Index],
+    ask: Ask,
+    due: Callable[[AnswerStyle], AnswerStyle],
+    lowest: float | None = None,
 ) -> tuple[BatchSummary, ProbePlan]:
-    """The summary of the batch, and its probes; ``lowest`` as in ``plan_probes``."""
+    """The summary of the batch, and its probes; ``due`` as in ``ProbeEncoder``, ``lowest`` as in ``plan_probes``."""
     summary = merge_summaries(ask("read", [(whole.take(index), index) for index in indices]), indices)
     floor = floor_of(summary.outcomes, lowest)
-    plans = ask("plan", [(summary.style, floor[index]) for index in indices])
+    style = due(summary.style)
+    plans = ask("plan", [(style, floor[index]) for index in indices])
     return summary, merge_plans(plans, indices, summary.levels[-1])
 
 

@@ -15,7 +15,7 @@ from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.credit.metrics import share
 from rredcot_plugin.credit.turn_rewards import separate
 from rredcot_plugin.probes.layout import ProbeSpec, pack, packed_tokens, split_packs, unpack
-from rredcot_plugin.text.encoding import EncodedProbe, ProbeEncoder
+from rredcot_plugin.text.encoding import AnswerStyle, EncodedProbe, ProbeEncoder
 from rredcot_plugin.types import Rollouts, Segments
 from rredcot_plugin.values.base import FROM_OTHERS, REFERENCE, Probed, proposal_limits
 from rredcot_plugin.values.proposals import (
@@ -114,10 +114,11 @@ def plan_probes(
     config: RRedCoTConfig,
     encoder: ProbeEncoder,
     lowest: float | None = None,
+    style: AnswerStyle | None = None,
 ) -> ProbePlan:
-    """Put every proposal after every boundary of every trace; looks at nothing but the batch, and ``lowest`` of past steps
-    (``floor_of``)."""
-    encoder.observe(rows.rollouts.texts or [], rows.prompt_tails)
+    """Put every proposal after every boundary of every trace; looks at nothing but the batch, ``lowest`` of past steps
+    (``floor_of``), and how their responses answered (``ProbeEncoder.due``) unless ``style`` says it."""
+    encoder.follow(style or encoder.due(AnswerStyle.of(rows.rollouts.texts or [], rows.prompt_tails)))
     floor = floor_of(redistributed(rows.rollouts, config), lowest)
     return place_probes(rows, segments, config, encoder, floor)
 

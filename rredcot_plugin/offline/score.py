@@ -20,7 +20,7 @@ from rredcot_plugin.offline.input_columns import Row
 from rredcot_plugin.offline.json_lines import BadLine
 from rredcot_plugin.offline.model import Scorer
 from rredcot_plugin.pipeline import assign_credit
-from rredcot_plugin.text.encoding import ProbeEncoder
+from rredcot_plugin.text.encoding import AnswerStyle, ProbeEncoder
 from rredcot_plugin.types import Segments
 from rredcot_plugin.values.base import REFERENCE, proposal_limits, scores_read
 from rredcot_plugin.values.calibration import OutcomeCalibrator
@@ -99,7 +99,8 @@ class ChunkScorer:
         segments = levels[-1]
         self.encoder.answer_format, self.encoder.thinking, self.encoder.opens = self._overall
         asking = dataclasses.replace(batch, rollouts=before)
-        plan = plan_probes(asking, segments, self.config, self.encoder, calibrator.lowest)
+        style = AnswerStyle.of(before.texts or [], batch.prompt_tails)
+        plan = plan_probes(asking, segments, self.config, self.encoder, calibrator.lowest, style)
         log_probs = scorer.probes(tokens, plan.specs)
         rollouts = dataclasses.replace(
             batch.rollouts, token_scores=self._token_scores(batch, segments, tokens, scorer)

@@ -59,7 +59,7 @@ def choose_bridge(bridge: str) -> Choice:
         return Choice(bridge, NAMED)
     formats = ", ".join(FORMATS)
     reason = (
-        f"follows the answer format that most responses use ({formats}; {UNTIL_SEEN} until one is recognised), after "
+        f"follows the answer format that most responses of the step before use ({formats}; {UNTIL_SEEN} until one is recognised), after "
         f"{THINK_END} where the model thinks, in a turn of its own where a tool is to speak"
     )
     return Choice(None, reason)
@@ -77,8 +77,8 @@ class ProbeEncoder:
     """Encodes answers for one tokenizer, and remembers what it has encoded.
 
     ``bridge`` and ``terminator`` are texts, or ``auto``: then they follow the answer format that most
-    responses seen so far use (``boxed`` until one is recognised), with what the tokenizer's chat template
-    has before an answer in front (`text.dialogue`). The answer is encoded together with bridge and terminator,
+    responses use (``boxed`` until one is recognised; `due` says which responses), with what the tokenizer's chat
+    template has before an answer in front (`text.dialogue`). The answer is encoded together with bridge and terminator,
     as the model would write it; a token that reaches over the end of the bridge counts as answer.
     """
 
@@ -89,14 +89,26 @@ class ProbeEncoder:
     answer_format: AnswerFormat = FORMATS[UNTIL_SEEN]
     thinking: bool = False
     opens: bool = False
+    _before: AnswerStyle | None = None
     _seen: dict[tuple[str, str], EncodedProbe | None] = field(default_factory=dict, repr=False)
 
     def observe(self, texts: Sequence[str], prompt_tails: Sequence[str]) -> None:
-        """Update the answer format, and whether the model thinks, from a batch of responses."""
-        self.learn(AnswerStyle.of(texts, prompt_tails))
+        """Follow how these responses answer, and whether they think."""
+        self.follow(AnswerStyle.of(texts, prompt_tails))
 
-    def learn(self, style: AnswerStyle) -> None:
-        """The same from what was seen in the parts of a batch."""
+    def due(self, style: AnswerStyle) -> AnswerStyle:
+        """The style to probe a training step in whose responses have ``style``: that of the step before.
+
+        What a rollout writes later then has no say in how its own states are probed, so that no value depends on it. The
+        first step in which a format is recognised has no other than its own.
+        """
+        due = self._before or style
+        if style.votes or style.thinks:
+            self._before = style
+        return due
+
+    def follow(self, style: AnswerStyle) -> None:
+        """Probe in this style from now on."""
         self.answer_format = most_voted(style.votes) or self.answer_format
         if style.thinks:
             self.thinking, self.opens = True, self.opens or style.opens

@@ -81,7 +81,7 @@ def in_parts(
         calls = zip(workers, arguments, strict=True)
         return [sent(getattr(worker, method)(*sent(given))) for worker, given in calls]
 
-    seen, plan = plan_in_parts(rows, indices, ask)
+    seen, plan = plan_in_parts(rows, indices, ask, lambda style: style)
     signal = rows.rollouts.log_probs
     assert signal is not None
     ask("update_signals", [(signal[index], None) for index in indices])

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 import rredcot_plugin as rr
-from rredcot_plugin.adapter.probe_plan import COLUMN, STATE, plan_probes
+from rredcot_plugin.adapter.probe_plan import COLUMN, STATE, ProbePlan, plan_probes
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.text.alignment import TokenBytes
+from rredcot_plugin.text.answers import FORMATS
 from rredcot_plugin.text.encoding import ProbeEncoder
 from rredcot_plugin.tiny.reasoner import build_tokenizer
 
@@ -43,6 +44,25 @@ def planned(responses: list[str], rewards: list[float], **options: object) -> tu
     segments = config.build_segmenter()(rows.rollouts)
     encoder = ProbeEncoder(TOKENIZER, config.bridge, config.terminator, config.max_probe_tokens)
     return rows, segments, encoder, plan_probes(rows, segments, config, encoder)
+
+
+@pytest.mark.parametrize("late", ["\\boxed{8}", "</think>\n#### 8", "#### 8"])
+def test_what_a_batch_writes_last_does_not_decide_how_its_states_are_probed(late: str) -> None:
+    """As in the step before: else the value of a rollout's early states would know what it wrote later."""
+    config, encoder = rr.RRedCoTConfig(segmenter="newline"), ProbeEncoder(TOKENIZER)
+
+    def plan(responses: list[str]) -> ProbePlan:
+        rows = rows_of(responses, [1.0, 0.0, 0.0, 0.0])
+        return plan_probes(rows, config.build_segmenter()(rows.rollouts), config, encoder)
+
+    plan(RESPONSES)
+    found = plan([RESPONSES[0], *[f"1 + 2 = 4\n{late}"] * 3])
+    expected = encoder.encode("\n#### ", "7")
+    assert expected is not None
+    for specs in found.specs[1:]:
+        assert {(tuple(ids), skip) for _, ids, skip in specs} <= {expected, encoder.encode("#### ", "7")} and specs
+    plan(RESPONSES)
+    assert encoder.answer_format.bridge == ("\n#### " if "#" in late else FORMATS["boxed"].bridge)
 
 
 def test_every_boundary_has_the_others_rewarded_answers_behind_the_bridge() -> None:

@@ -142,6 +142,7 @@ class CreditWorkers:
         self._source: Source | None = None
         self.pool = self._hire()
         self._indices: list[Index] = []
+        self._style: AnswerStyle | None = None
         self._lost = False
 
     @property
@@ -159,7 +160,7 @@ class CreditWorkers:
     ) -> tuple[BatchSummary, ProbePlan]:
         """The summary of a batch, and its probes; ``sizes`` are the tokens of its responses, ``lowest`` the lowest reward of
         past steps."""
-        self._source, self._indices, self._lowest = source, [], lowest
+        self._source, self._indices, self._lowest, self._style = source, [], lowest, None
         wanted = 1 if self._lost else self._wanted(sum(sizes))
         if wanted > 1:
             self.group_ids = source.group_ids()
@@ -167,12 +168,10 @@ class CreditWorkers:
         if not self.processes:
             return self.alone()
         try:
-            summary, plan = plan_in_parts(source, self._indices, self.pool.ask, lowest)
+            return plan_in_parts(source, self._indices, self.pool.ask, self._due, lowest)
         except WorkerLostError as error:
             self._lose(error)
             return self.alone()
-        self.encoder.learn(summary.style)  # in case the driver has to go on alone
-        return summary, plan
 
     def alone(self) -> tuple[BatchSummary, ProbePlan]:
         """The same of the batch at hand, by the driver, which has its rows then."""
@@ -181,7 +180,7 @@ class CreditWorkers:
         rows = self._source.rows()
         self.group_ids = [str(name) for name in rows.rollouts.group_ids]
         summary = self._here.read(rows)
-        plan = self._here.plan(summary.style, floor_of(summary.outcomes, self._lowest))
+        plan = self._here.plan(self._due(summary.style), floor_of(summary.outcomes, self._lowest))
         if self.delivers and plan.size:
             self._source.put_probes(plan.packed)
         return summary, plan
@@ -207,6 +206,11 @@ class CreditWorkers:
         self._here.read(self._source.rows())
         update_signals(self._here, self._source)
         return self._here.state_numbers()
+
+    def _due(self, style: AnswerStyle) -> AnswerStyle:
+        """``ProbeEncoder.due`` of the batch at hand, which may be planned more than once."""
+        self._style = self._style or self.encoder.due(style)
+        return self._style
 
     def _hire(self) -> WorkerPool:
         """A pool whose processes start when they are first asked."""
