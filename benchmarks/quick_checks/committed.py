@@ -102,7 +102,7 @@ COMMANDS = {
         f"learning_lm_totals_{group}": f"python benchmarks/learning.py --batch lm --matmul bfloat16 --families totals --steps 50 "
         f"--eval-every 10 --prompts {16 // group} --group {group} --systems {systems} --rates 2e-5 --tuning-seeds "
         f"--seeds 0 1 2 3 4 --output benchmarks/results/learning_lm_totals_{group}.json"
-        for group, systems in ((4, "grpo"), (1, "grpo rredcot"))
+        for group, systems in ((4, "grpo rloo rredcot"), (1, "grpo rredcot"))
     },
     "learning_shape_4_rates": "python benchmarks/learning.py --prompts 4 --group 4 --families habits chains parts --systems grpo "
     "--rates 5e-5 1e-4 2e-4 --tuning-seeds 9001 9002 9003 --seeds 0 1 2 3 4 "

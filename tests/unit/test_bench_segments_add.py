@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -105,7 +106,7 @@ def test_the_page_and_the_readme_have_the_second_task_of_the_language_model() ->
     """Where it begins, and what it ends above GRPO with 4 × 4."""
     study = shapes.TOTALS
     found = shapes.found_curves(study)
-    assert set(found) == {("4 × 4", "grpo"), ("16 × 1", "grpo"), ("16 × 1", "rredcot")}
+    assert set(found) == {(shape, system) for shape in ("4 × 4", "16 × 1") for system in ("grpo", "rredcot")}
     assert all(own["totals"].seeds.tolist() == [0, 1, 2, 3, 4] for own in found.values())
     assert {f"{own['totals'].evals['accuracy'][:, 0].mean():.2f}" for own in found.values()} == {"0.33"}
     assert f"{found['4 × 4', 'grpo']['totals'].final('accuracy').mean():.2f}" == "0.39"
@@ -114,7 +115,11 @@ def test_the_page_and_the_readme_have_the_second_task_of_the_language_model() ->
     gained = _against_groups(study)
     steps, gap = gained["16 × 1 rredcot"].split("; ")
     assert all(gap in text and gained["16 × 1 grpo"].split("; ")[1] in text for text in texts)
-    assert steps in texts[0]
+    assert steps in texts[0] and gained["4 × 4 rredcot"].split("; ")[1] in texts[0]
+    rloo = json.loads((shapes.FOLDER / "learning_lm_totals_4.json").read_text("utf-8"))["summary"][
+        "totals/rloo/final_minus_grpo"
+    ]
+    assert f"{rloo['value']:.3f} [{rloo['low']:.3f}, {rloo['high']:.3f}]" in texts[0]
 
 
 def _against_groups(study: shapes.Study) -> dict[str, str]:
