@@ -208,8 +208,10 @@ class CreditWorkers:
         return self._here.state_numbers()
 
     def _due(self, style: AnswerStyle) -> AnswerStyle:
-        """``ProbeEncoder.due`` of the batch at hand, which may be planned more than once."""
+        """``ProbeEncoder.due`` of the batch at hand, which may be planned more than once; the driver follows it too, in case
+        it has to go on alone."""
         self._style = self._style or self.encoder.due(style)
+        self.encoder.follow(self._style)
         return self._style
 
     def _hire(self) -> WorkerPool:
