@@ -24,14 +24,16 @@ def check_batches(config: Any) -> str:
     )
     _divides("data.train_batch_size", prompts, "actor.ppo_mini_batch_size", mini)
     ranks = gpus // split
-    _divides("responses a step (data.train_batch_size x rollout.n)", prompts * n, "data-parallel ranks", ranks)
-    _divides("responses an update (actor.ppo_mini_batch_size x rollout.n)", mini * n, "data-parallel ranks", ranks)
+    _divides("responses per step (data.train_batch_size x rollout.n)", prompts * n, "data-parallel ranks", ranks)
+    _divides(
+        "responses per update (actor.ppo_mini_batch_size x rollout.n)", mini * n, "data-parallel ranks", ranks
+    )
     if not actor.use_dynamic_bsz and actor.ppo_micro_batch_size_per_gpu:
         micro = actor.ppo_micro_batch_size_per_gpu
-        _divides("responses an update and rank", mini * n // ranks, "actor.ppo_micro_batch_size_per_gpu", micro)
+        _divides("responses per update and rank", mini * n // ranks, "actor.ppo_micro_batch_size_per_gpu", micro)
     _check_lengths(config)
     return (
-        f"{prompts} prompts x {n} = {prompts * n} responses a step, {mini * n} an update; {gpus} GPUs, "
+        f"{prompts} prompts x {n} = {prompts * n} responses per step, {mini * n} per update; {gpus} GPUs, "
         f"{prompts * n // ranks} responses a rank"
     )
 

@@ -25,7 +25,7 @@ from rredcot_plugin.planning.models import ModelSizes, sizes_of
 
 @dataclass(frozen=True)
 class Needs:
-    """Estimates in bytes a GPU, and tokens of probes a trace; ``probe_tokens`` is None where nothing is probed.
+    """Estimates in bytes per GPU, and tokens of probes per trace; ``probe_tokens`` is None where nothing is probed.
 
     ``resting`` is what is left of ``state`` on the GPU during the rollout.
     """
@@ -53,13 +53,16 @@ class Needs:
         moved = "" if self.resting == self.state else f", {self.resting / GB:.1f} GB during the rollout"
         found = [
             ("parameters", f"{self.parameters / 1e6:,.1f} million"),
-            ("training state", f"{self.state / GB:.1f} GB a GPU{moved}"),
+            ("training state", f"{self.state / GB:.1f} GB per GPU{moved}"),
             (
                 "update",
-                f"{self.update / GB:.1f} GB a GPU on top, for micro-batches of {self.update_tokens:,} tokens",
+                f"{self.update / GB:.1f} GB per GPU on top, for micro-batches of {self.update_tokens:,} tokens",
             ),
-            ("rollout", f"{self.rollout / GB:.1f} GB a GPU; KV cache {self.cache_a_token / 1e3:.0f} kB a token"),
-            ("peak", f"{self.peak / GB:.1f} GB a GPU: {fits} in {gpu_gb:g} GB (estimated)"),
+            (
+                "rollout",
+                f"{self.rollout / GB:.1f} GB per GPU; KV cache {self.cache_a_token / 1e3:.0f} kB per token",
+            ),
+            ("peak", f"{self.peak / GB:.1f} GB per GPU: {fits} in {gpu_gb:g} GB (estimated)"),
         ]
         return found + ([("probes", self._probes())] if self.probe_bound is not None else [])
 

@@ -135,7 +135,9 @@ class OpenRLHFRehearsal:
         state = (whole + ADAM * parameters / gpus) / GB
         fits = "fits" if state < self.gpu_gb else "does NOT fit"
         yield Finding("parameters", f"{parameters / 1e6:,.1f} million", "need")
-        yield Finding("training state", f"{state:.1f} GB a GPU: {fits} in {self.gpu_gb:g} GB (estimated)", "need")
+        yield Finding(
+            "training state", f"{state:.1f} GB per GPU: {fits} in {self.gpu_gb:g} GB (estimated)", "need"
+        )
 
 
 def read_flags(launch: Launch, file: Path) -> Any:
@@ -211,7 +213,7 @@ def check_sizes(args: Any) -> str:
     longest = args.train.max_tokens_per_gpu
     if args.train.dynamic_batch_enable and longest < args.data.max_len:
         raise RecipeError(f"--train.max_tokens_per_gpu {longest}: is less than --data.max_len {args.data.max_len}")
-    return f"{responses} responses a step, {args.train.batch_size} an update; {gpus} GPUs"
+    return f"{responses} responses per step, {args.train.batch_size} per update; {gpus} GPUs"
 
 
 def _score(path: Path, label_key: str | None) -> Score:

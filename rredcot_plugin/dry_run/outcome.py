@@ -47,7 +47,7 @@ def credit_line(metrics: Mapping[str, float]) -> str:
     segments = metrics["rredcot/segments/per_trace/mean"]
     probes = metrics.get("rredcot/probes/per_trace/mean", 0.0)
     return (
-        f"{segments:.1f} segments and {probes:.1f} probes a trace, credit sums to the reward within "
+        f"{segments:.1f} segments and {probes:.1f} probes per trace, credit sums to the reward within "
         f"{metrics[RETURN_ERROR]:.0g}"
     )
 

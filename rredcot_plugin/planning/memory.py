@@ -64,7 +64,9 @@ def phases(sizes: ModelSizes, setup: Setup) -> list[PhaseMemory]:
     at_once = cache / (cache_a_token(sizes, setup.tensor_parallel) * n)
     forward = state + n * (6 * sizes.vocabulary + layer_a_token(sizes))
     return [
-        PhaseMemory("training state", state, 0.0, f"16 bytes a parameter, sharded over {setup.gpus} GPUs (FSDP)"),
+        PhaseMemory(
+            "training state", state, 0.0, f"16 bytes per parameter, sharded over {setup.gpus} GPUs (FSDP)"
+        ),
         PhaseMemory(
             "rollout weights", weights, 0.0, f"leaves a cache for {at_once:,.1f} full-length traces at once"
         ),

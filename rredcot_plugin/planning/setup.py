@@ -19,7 +19,7 @@ class Setup:
     """One training step; every trace has the mean lengths given here.
 
     ``tflops`` and ``gpu_gb`` belong to one GPU; ``mfu`` is the share of ``tflops`` that forward and backward reach;
-    ``decode_rate`` is in tokens a second and GPU; ``transfer_gb`` what one process moves through TransferQueue, in GB/s;
+    ``decode_rate`` is in tokens per second and GPU; ``transfer_gb`` what one process moves through TransferQueue, in GB/s;
     ``credit_workers`` the processes that share the driver's part of a big step, 0 for none. ``recompute``: layers are
     computed again in the backward, as verl does by default.
 

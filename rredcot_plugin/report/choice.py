@@ -70,7 +70,7 @@ class Choice:
 
     A group is the traces of one step and uid in one file, wherever they stand in it. Groups are drawn at random by
     the smallest keyed hashes of their names: each group is as likely as any other, and no group need be known
-    before its first trace. Memory: some 200 bytes a trace of the file that is being read, then a bounded number.
+    before its first trace. Memory: some 200 bytes per trace of the file that is being read, then a bounded number.
     """
 
     def __init__(self, max_traces: int, max_bytes: int, seed: int) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from rredcot_plugin.segmenters.limits import Preferred
 from rredcot_plugin.segmenters.trace import Trace
-from rredcot_plugin.text.answers import THINK_END, closing_brace
+from rredcot_plugin.text.answers import OPENING_FENCE, THINK_END, closing_brace
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,7 +21,6 @@ LITERALS = {"think": THINK_END, "boxed": "\\boxed{", "hash": "####", "phrase": "
 """What each opening contains. None looks ahead, and of none is a beginning an opening too: it ends where it is complete."""
 
 BEFORE_PHRASE = ("The final ", "the final ", "The ", "the ")
-OPENING_FENCE = re.compile(r"```[a-zA-Z0-9_+-]*[ \t]*\n")
 CLOSING_FENCE = re.compile(r"\n[ \t]*```")
 
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 THINK_END = "</think>"
 BRACE = re.compile(r"[{}]")
+OPENING_FENCE = re.compile(r"```[a-zA-Z0-9_+-]*[ \t\r]*(?:\{[^`\n]*\}[ \t\r]*)?\n")
+"""With a language or none, attributes in braces or none; lines may end with CRLF."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ FORMATS: dict[str, AnswerFormat] = {
         ),
         AnswerFormat(
             "code",
-            re.compile(r"```[a-zA-Z0-9_+-]*[ \t]*\n(?=[^\n])"),
+            re.compile(OPENING_FENCE.pattern + r"(?=[^\n])"),
             re.compile(r"```"),
             "\n```python\n",
             "\n```",

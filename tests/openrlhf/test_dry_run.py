@@ -28,10 +28,10 @@ def test_everything_before_the_training(monkeypatch: pytest.MonkeyPatch, tmp_pat
     for part in (
         "read by OpenRLHF 0.11.2's own parser",
         "rredcot: segmenter sentence, values support, lam 1",
-        "1024 responses a step, 512 an update; 2 GPUs",
+        "1024 responses per step, 512 per update; 2 GPUs",
         "12 rows of sample.jsonl of the recipe",
         "the data's own solutions 1 (12 rows)",
-        "12.3 GB a GPU: fits in 80 GB",
+        "12.3 GB per GPU: fits in 80 GB",
     ):
         assert part in done.output
 

@@ -90,7 +90,7 @@ def recipe(tmp_path: Path) -> Path:
 def test_a_shipped_recipe_without_its_data_is_tried_on_its_sample(tmp_path: Path) -> None:
     findings = rehearse(QWEN3, tmp_path)
     assert "validated by verl" in text_of(findings, "configuration")
-    assert "64 prompts x 8 = 512 responses a step" in text_of(findings, "batch")
+    assert "64 prompts x 8 = 512 responses per step" in text_of(findings, "batch")
     assert "sample.jsonl of the recipe, because" in text_of(findings, "data")
     assert "the data's own solutions 1 (" in text_of(findings, "reward")
     assert "4,022.5 million" in text_of(findings, "parameters")
@@ -102,10 +102,14 @@ def test_a_shipped_recipe_without_its_data_is_tried_on_its_sample(tmp_path: Path
 @pytest.mark.parametrize(
     ("flags", "state", "peak"),
     [
-        ([], "32.2 GB a GPU", "62.2 GB a GPU: does NOT fit in 60 GB (estimated)"),
-        (["optimizer_offload=True"], "32.2 GB a GPU, 16.1 GB during the rollout", "46.1 GB a GPU: fits in 60 GB"),
-        (["optimizer_offload=True", "param_offload=True"], "32.2 GB a GPU, 0.0 GB during the rollout", "33."),
-        (["offload_policy=True"], "0.0 GB a GPU", "30.0 GB a GPU: fits in 60 GB"),
+        ([], "32.2 GB per GPU", "62.2 GB per GPU: does NOT fit in 60 GB (estimated)"),
+        (
+            ["optimizer_offload=True"],
+            "32.2 GB per GPU, 16.1 GB during the rollout",
+            "46.1 GB per GPU: fits in 60 GB",
+        ),
+        (["optimizer_offload=True", "param_offload=True"], "32.2 GB per GPU, 0.0 GB during the rollout", "33."),
+        (["offload_policy=True"], "0.0 GB per GPU", "30.0 GB per GPU: fits in 60 GB"),
     ],
     ids=lambda value: "+".join(value) if isinstance(value, list) else "",
 )
@@ -129,7 +133,7 @@ def test_a_recipe_that_cannot_probe_in_the_pass_says_so(tmp_path: Path) -> None:
 def test_a_users_own_recipe_and_the_baseline(recipe: Path, tmp_path: Path) -> None:
     findings = rehearse(recipe, tmp_path)
     assert text_of(findings, "data") == "8 rows of train.parquet"
-    assert "8 prompts x 4 = 32 responses a step, 32 an update; 2 GPUs" in text_of(findings, "batch")
+    assert "8 prompts x 4 = 32 responses per step, 32 per update; 2 GPUs" in text_of(findings, "batch")
     assert not any(finding.kind == "note" and finding.name == "reward" for finding in findings)
     baseline = rehearse(recipe, tmp_path / "grpo", "algorithm.adv_estimator=grpo")
     assert text_of(baseline, "algorithm") == "grpo"

@@ -85,6 +85,10 @@ def test_min_segment_tokens_holds_for_all_but_the_last() -> None:
         ("hm. The answer is 7.", " 7."),
         ("it is so: #### 7. Or. So.", " 7. Or. So."),
         ("see\n```python\nprint(1)\n```", "```python\nprint(1)\n```"),
+        (
+            "see\r\n```python {.numbered}\r\nx = 1\r\n\r\nprint(x)\r\n```",
+            "```python {.numbered}\r\nx = 1\r\n\r\nprint(x)\r\n```",
+        ),
     ],
 )
 def test_the_last_segment_begins_where_the_answer_is_opened(text: str, answer: str) -> None:

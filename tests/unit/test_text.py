@@ -102,6 +102,7 @@ def test_a_slow_tokenizer_is_refused() -> None:
         ("```python \nprint(1)\n```\nThis works.", "code", "print(1)"),
         ("```\nx = 1\n```\nor\n```py\nx = 2\n```\ndone\n", "code", "x = 2"),
         ("```py\nx = 2\n", "code", "x = 2"),
+        ("```py {.numbered}\r\nx = 2\r\n```\r\n", "code", "x = 2"),
     ],
 )
 def test_answers_are_found(text: str, name: str, answer: str) -> None:

@@ -1,4 +1,4 @@
-"""An OpenRLHF run of the tiny reasoner on two cores, for tests and benchmarks: 8 prompts × 8 rollouts a step."""
+"""An OpenRLHF run of the tiny reasoner on two cores, for tests and benchmarks: 8 prompts × 8 rollouts per step."""
 
 from __future__ import annotations
 
