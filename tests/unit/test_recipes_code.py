@@ -78,10 +78,10 @@ def test_the_last_block_is_found(reward: ModuleType, text: str, code: str | None
 
 @pytest.mark.parametrize("text", ["```", "```\n", "``` a", " ```a\n", "- ", "1", "`"])
 def test_hostile_text_is_read_quickly(reward: ModuleType, text: str) -> None:
-    started = time.monotonic()
+    started = time.process_time()
     reward.extract_code(text * 50_000)
     reward.extract_code(" " + text * 50_000 + "```x`")
-    assert time.monotonic() - started < 2.0
+    assert time.process_time() - started < 2.0
 
 
 def test_a_mistake_in_the_data_is_named(reward: ModuleType) -> None:
