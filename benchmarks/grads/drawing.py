@@ -1,4 +1,4 @@
-"""Signal over variance of every method, a panel for each family."""
+"""Signal over variance of methods, a panel for each family."""
 
 from __future__ import annotations
 
@@ -13,11 +13,31 @@ import numpy as np
 
 TARGET = 1.5
 
+ON_THE_PAGE = {
+    "grpo": "GRPO",
+    "grpo_no_std": "GRPO, not divided (Dr. GRPO)",
+    "leave_one_out": "RLOO",
+    "no_baseline": "no baseline at all",
+    "norm_weighted_mean": "one baseline per trace",
+    "value_lam_1": "baseline: value",
+    "value_lam_0": "… with λ = 0",
+    "default": "the default",
+    "default_unscaled": "the default, scale: none",
+    "credit_weight_0.5": "… credit_weight: 0.5",
+    "calibrated_from_least_variance_lam_0.5": "… λ = 0.5",
+    "calibrated_from_least_variance_lam_0": "… λ = 0",
+    "later_monte_carlo_4_1": "… credit_weight: 1, δ of 4 continuations",
+    "later_true_1": "… credit_weight: 1, true δ",
+    "true_from_least_variance_lam_0": "… λ = 0, true values",
+}
+"""Methods of ``gradient.py`` that the page draws, and what it calls them."""
+
 
 def draw(
-    output: Path, summary: Mapping[str, Mapping[str, float]], families: Sequence[str], names: Sequence[str]
+    output: Path, summary: Mapping[str, Mapping[str, float]], families: Sequence[str], methods: Mapping[str, str]
 ) -> None:
-    """A row per method, with interval; blue where the cosine is at least .99, red below."""
+    """A row per method, which has a name, with interval; blue where the cosine is at least .99, red below."""
+    names = list(methods)
     figure, axes = plt.subplots(
         1, len(families), figsize=(3 + 5 * len(families), 0.2 * len(names) + 1.4), sharey=True, squeeze=False
     )
@@ -34,7 +54,7 @@ def draw(
         axis.set_xlim(0, min(8.0, float(np.nanmax(high)) * 1.05))
         axis.set_title(family)
         axis.set_xlabel("signal over variance, GRPO = 1 (95 %); red: cosine under .99")
-    axes[0][0].set_yticks(rows, names, fontsize=7)
+    axes[0][0].set_yticks(rows, list(methods.values()), fontsize=7)
     axes[0][0].set_ylim(len(names) - 0.4, -0.6)
     figure.tight_layout()
     figure.savefig(output, dpi=90, bbox_inches="tight")

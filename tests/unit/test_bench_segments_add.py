@@ -17,6 +17,7 @@ import gradient
 import page_figures
 import segments_add
 import shapes
+from grads.drawing import ON_THE_PAGE
 from grads.moments import Moments
 from quick_checks.committed import Committed
 
@@ -51,6 +52,13 @@ def test_results_by_success_took_the_prompts_that_they_name() -> None:
             for credit in page_figures.OF_SUCCESS:
                 drawn = result in page_figures.ON_TWO.get(credit, by_success.RESULTS.values())
                 assert (f"{task}/snr_vs_grpo/{credit}" in record["summary"]) == drawn
+
+
+def test_the_picture_of_credit_draws_what_was_measured() -> None:
+    record = Committed(ROOT / "benchmarks" / "results").record("gradient")
+    assert record is not None
+    measured = record["summary"]
+    assert {f"{task}/snr_vs_grpo/{name}" for task in ("sums", "sorting") for name in ON_THE_PAGE} <= set(measured)
 
 
 def test_one_baseline_per_trace_is_the_unit() -> None:
