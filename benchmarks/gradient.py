@@ -213,7 +213,7 @@ def main() -> None:
         spent = {"cpu_seconds": time.process_time() - begin}
         first = headline(summary, list(raw))
         write_record(args.output, settings | spent, first | summary, raw, seeds=[sizes.seed], shown=list(first))
-        draw(picture_of(args.output), summary, list(raw), {name: name for name in credits.weights})
+        draw(picture_of(args.output), summary, list(raw), list(credits.weights))
 
 
 def _progress(family: str, step: int, steps: int) -> None:

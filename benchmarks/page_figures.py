@@ -1,11 +1,10 @@
-"""Figures of the README and the evidence pages, from committed results alone.
+"""Five figures of the README and the evidence pages, from committed results alone.
 
     python benchmarks/page_figures.py
 
 ``effect.png``: held-out accuracy over steps, three tasks, four systems. Curves are means over the measured seeds at each
 system's tuned rate, smoothed over three validations; bands are 95% bootstrap intervals of the mean.
 ``signal.png``: signal over variance of the gradient, GRPO = 1, six tasks, with 95% intervals.
-``gradient.png``: the same of more ways of giving credit, on two tasks.
 ``success.png``: the same on two tasks by the rate of success of their prompts.
 ``shapes.png``: as effect.png, for the same rollouts as few prompts with many each or as many prompts with few (shapes.py).
 ``shapes_lm.png``: the same on a real language model.
@@ -25,8 +24,6 @@ import numpy as np
 from by_success import RESULTS as BY_SUCCESS
 from ceilings import STUDY as CEILINGS
 from ceilings import by
-from grads.drawing import ON_THE_PAGE
-from grads.drawing import draw as draw_gradients
 from learn.curves import Curves, smoothed
 from learn.statistics import mean_band
 from line_rewards import LANGUAGE_MODEL as RANKS
@@ -283,8 +280,6 @@ if __name__ == "__main__":
     folder = parser.parse_args().folder
     draw_effect(folder / "effect.png")
     draw_signals(folder / "signal.png")
-    record = json.loads((RESULTS / "gradient.json").read_text())
-    draw_gradients(folder / "gradient.png", record["summary"], record["settings"]["families"], ON_THE_PAGE)
     draw_success(folder / "success.png")
     titles = {family: f"{family}, {title}" for family, (_, title) in PANELS.items()}
     shares = {"shares": "shares, six lines, reward: share right"}

@@ -30,14 +30,14 @@ ON_THE_PAGE = {
     "later_true_1": "… credit_weight: 1, true δ",
     "true_from_least_variance_lam_0": "… λ = 0, true values",
 }
-"""Methods of ``gradient.py`` that the page draws, and what it calls them."""
+"""Methods of ``gradient.py`` in the picture, and what the page calls them; the record has all."""
 
 
 def draw(
-    output: Path, summary: Mapping[str, Mapping[str, float]], families: Sequence[str], methods: Mapping[str, str]
+    output: Path, summary: Mapping[str, Mapping[str, float]], families: Sequence[str], names: Sequence[str]
 ) -> None:
-    """A row per method, which has a name, with interval; blue where the cosine is at least .99, red below."""
-    names = list(methods)
+    """A row per method of ``ON_THE_PAGE`` among ``names``, with interval; blue where the cosine is at least .99, red below."""
+    names = [name for name in ON_THE_PAGE if name in names]
     figure, axes = plt.subplots(
         1, len(families), figsize=(3 + 5 * len(families), 0.2 * len(names) + 1.4), sharey=True, squeeze=False
     )
@@ -54,7 +54,7 @@ def draw(
         axis.set_xlim(0, min(8.0, float(np.nanmax(high)) * 1.05))
         axis.set_title(family)
         axis.set_xlabel("signal over variance, GRPO = 1 (95 %); red: cosine under .99")
-    axes[0][0].set_yticks(rows, list(methods.values()), fontsize=7)
+    axes[0][0].set_yticks(rows, [ON_THE_PAGE[name] for name in names], fontsize=7)
     axes[0][0].set_ylim(len(names) - 0.4, -0.6)
     figure.tight_layout()
     figure.savefig(output, dpi=90, bbox_inches="tight")

@@ -181,9 +181,9 @@ def test_a_broken_ground_truth_is_named(truth: Any) -> None:
 )
 def test_hostile_text_is_quick_and_worth_nothing(text: str) -> None:
     score(boxed("\\frac{1}{2}"), "0.5")  # a worker has been started
-    started = time.process_time()
+    started = time.monotonic()
     assert score(text, "7") == 0.0
-    assert time.process_time() - started < 2.0
+    assert time.monotonic() - started < 2.0
     assert not Path("/tmp/rredcot_was_here").exists()
 
 
@@ -196,7 +196,9 @@ def short_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("answer", ["9^{9^{9^{9}}}", "\\prod_{k=1}^{99999999} k", "10000000!!"])
 @pytest.mark.usefixtures("short_limit")
 def test_endless_comparisons_are_cut_off_and_the_next_one_works(answer: str) -> None:
-    assert score(boxed(answer), "3") == 0.0  # no end by itself
+    started = time.monotonic()
+    assert score(boxed(answer), "3") == 0.0
+    assert time.monotonic() - started < 15.0
     assert score(boxed("\\frac{6}{2}"), "3") == 1.0
 
 
