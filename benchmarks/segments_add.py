@@ -41,12 +41,13 @@ BUDGETS = {"default_unscaled": "none", "spend_0.1": "10 %", "spend_0.3": "30 %"}
 
 
 def row(committed: Committed, credit: str) -> list[str]:
-    """A cell for each task, and the mean with its interval."""
+    """A cell for each task, "–" where its run has no Monte-Carlo values, and the mean of the others with its interval."""
     entries = [
-        committed.record(name)["summary"][f"{task}/snr_vs_trace/{credit}"]  # type: ignore[index]
+        committed.record(name)["summary"].get(f"{task}/snr_vs_trace/{credit}")  # type: ignore[index]
         for task, name in RESULTS.items()
     ]
-    return [*(f"{entry['value']:.2f}" for entry in entries), geometric_mean(entries)]
+    cells = [f"{entry['value']:.2f}" if entry else "–" for entry in entries]
+    return [*cells, geometric_mean([entry for entry in entries if entry])]
 
 
 def geometric_mean(entries: Sequence[Mapping[str, float]]) -> str:
