@@ -33,13 +33,15 @@ class Outcomes:
     """What the rollouts earned; all (B,).
 
     ``total`` is R, the sum of the token rewards; ``score`` is R without ``Rollouts.penalties``, so it is what
-    values predict. Both are 0 where ``finite`` is false. ``stats`` are the groups' statistics of ``total``.
+    values predict. Both are 0 where ``finite`` is false. ``stats`` are the groups' statistics of ``total``. ``size`` is the
+    sum of the absolute token rewards: what R was rounded from.
     """
 
     total: Float[Tensor, " B"]
     score: Float[Tensor, " B"]
     finite: Bool[Tensor, " B"]
     stats: GroupStats
+    size: Float[Tensor, " B"]
 
 
 def group_index(group_ids: Sequence[Hashable]) -> Int[Tensor, " B"]:

@@ -145,7 +145,8 @@ def _outcomes(rollouts: Rollouts, segments: Segments) -> tuple[torch.Tensor, Out
     if rollouts.penalties is not None:
         penalties = torch.where(finite[:, None], sum_per_segment(rollouts.penalties, segments), 0.0)
     score = total if rollouts.penalties is None else torch.where(finite, rollouts.scores, 0.0)
-    return penalties, Outcomes(total, score, finite, group_stats(total, rollouts.group_ids, finite))
+    size = torch.where(rollouts.response_mask & finite[:, None], rollouts.rewards.float(), 0.0).abs().sum(dim=1)
+    return penalties, Outcomes(total, score, finite, group_stats(total, rollouts.group_ids, finite), size)
 
 
 def _shaped(

@@ -60,7 +60,7 @@ def step_values(
     found = estimate(estimator, evidence, clip=config.clip, rollouts=rollouts, segments=segments)
     behind_prompt = (segments.exists & found.known[:, None])[:, 1:]
     check_finite(f"values of {type(estimator).__name__}", found.values[:, 1:], behind_prompt)
-    raw = torch.where(found.known[:, None] & torch.isfinite(found.values), found.values, prior[:, None])
+    raw = torch.where(found.at_states() & torch.isfinite(found.values), found.values, prior[:, None])
     values, step_fit = raw, fit(raw)
     notes = {"rredcot/fallback/group_mean/mean": metric.share(~found.known)}
     if config.calibrate != "none" and calibrates(estimator):

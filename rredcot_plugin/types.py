@@ -168,10 +168,13 @@ class Rollouts:
 
     @property
     def outcomes(self) -> Float[Tensor, " B"]:
-        """R, the sum of the rewards over the mask; NaN or infinite where a reward function returned that, or more than 1e30,
-        with which float32 cannot reckon."""
-        total = torch.where(self.response_mask, self.rewards.float(), 0.0).sum(dim=1)
-        return total.masked_fill(total.abs() > LARGEST_OUTCOME, torch.inf)
+        """R, the sum of the rewards over the mask; NaN or infinite where a reward function returned that, or where the sum or a
+        token has more than 1e30, with which float32 cannot reckon."""
+        rewards = torch.where(self.response_mask, self.rewards.float(), 0.0)
+        # in float64, so that the width of the padding does not decide how a sum is rounded
+        total = rewards.sum(dim=1, dtype=torch.float64).float()
+        beyond = (total.abs() > LARGEST_OUTCOME) | (rewards.abs() > LARGEST_OUTCOME).any(dim=1)
+        return total.masked_fill(beyond, torch.inf)
 
     @property
     def scores(self) -> Float[Tensor, " B"]:
@@ -179,7 +182,8 @@ class Rollouts:
         if self.penalties is None:
             return self.outcomes
         left = torch.where(self.response_mask, self.rewards.float() - self.penalties.float(), 0.0)
-        return left.double().sum(dim=1).float()
+        score, total = left.double().sum(dim=1).float(), self.outcomes
+        return torch.where(torch.isfinite(total), score, total)
 
 
 @dataclass(frozen=True)

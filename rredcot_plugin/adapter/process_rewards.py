@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+
+from rredcot_plugin.types import LARGEST_OUTCOME
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -59,7 +60,7 @@ def _pair(entry: Any) -> tuple[int, float] | None:
         end, reward = min(int(end), FURTHEST), float(reward)
     except (TypeError, ValueError, OverflowError):
         return None
-    return (end, reward) if end > 0 and math.isfinite(reward) else None
+    return (end, reward) if end > 0 and abs(reward) <= LARGEST_OUTCOME else None
 
 
 def moves(rows: PromptedRollouts, table: TokenBytes) -> tuple[Float[Tensor, "B T"] | None, int]:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 EPSILON = 1e-6
 """verl's GRPO epsilon, so that a config moves over unchanged."""
 
+ROUNDING = 1e-6
+"""Sums of float32 numbers differ by that part of what was summed and are still the same sum."""
+
 LARGEST_CORRECTION = 5.0
 """How many group standard deviations a value may differ from the group mean before it sets the scale."""
 
@@ -92,18 +95,24 @@ def scale_advantages(
     GRPO divides by the group's standard deviation, which is safe only because R − mean shrinks with it; another
     baseline b does not. With ``group_std`` a group without variance therefore earns nothing, as in GRPO, and
     in any other the divisor is at least 1/5 of the largest |b − mean| of the group; with ``batch_std`` the same
-    holds for the whole batch. Where b is the group mean this is GRPO's division exactly.
+    holds for the whole batch; what rewards vary by rounding alone is no variance. Where b is the group mean this is GRPO's division exactly.
     """
     by, stats = divisor(outcomes, scale), outcomes.stats
     if scale not in ("group_std", "batch_std"):
         return advantages / by[:, None]
     index = stats.index if scale == "group_std" else torch.zeros_like(stats.index)
     distance = torch.where(real, (baselines - stats.mean[:, None]).abs(), 0.0).amax(dim=1)
-    widest = torch.zeros(len(distance), dtype=distance.dtype, device=distance.device)
-    widest = widest.scatter_reduce(0, index, distance, reduce="amax")[index]
-    varies = by > EPSILON  # a rollout that is alone has a deviation of 1
-    by = torch.maximum(by, widest / LARGEST_CORRECTION)
+    by_rounding = ROUNDING * _largest(outcomes.size, index)
+    alone = (stats.count if scale == "group_std" else outcomes.finite.sum()) <= 1  # a deviation of 1 by convention
+    varies = alone | (by - EPSILON > by_rounding)
+    by = torch.maximum(by, _largest(distance, index) / LARGEST_CORRECTION)
     return torch.where(varies[:, None], advantages / by[:, None], 0.0)
+
+
+def _largest(numbers: Float[Tensor, " B"], index: Int[Tensor, " B"]) -> Float[Tensor, " B"]:
+    """The largest number, at least 0, of all rows with the same index."""
+    found = torch.zeros(len(numbers), dtype=numbers.dtype, device=numbers.device)
+    return found.scatter_reduce(0, index, numbers, reduce="amax")[index]
 
 
 def weighted_coefficients(

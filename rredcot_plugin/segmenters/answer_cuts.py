@@ -57,7 +57,8 @@ def find_answers(trace: Trace, markers: Sequence[str]) -> Answers:
     if not trace.text or not markers or trace.spans is None:
         return Answers(Preferred.none(), nothing, nothing)
     turns = trace.ends[trace.last_of_turns].tolist()
-    begins, opened, closed = _answers(trace.text, tuple(markers), turns, trace.wrote if turns else None)
+    all_written = not turns and trace.length > 0 and trace.columns[0] == 0
+    begins, opened, closed = _answers(trace.text, tuple(markers), turns, None if all_written else trace.wrote)
     if not begins:
         return Answers(Preferred.none(), nothing, nothing)
     first = trace.tokens_from(opened)
@@ -77,7 +78,8 @@ def _answers(
     """
     begins, opened, closed = [], [], []
     at = 0
-    for begin, body, kind in sorted(opening for name in markers for opening in _openings(text, name)):
+    openings = (opening for name in markers for opening in _openings(text, name))
+    for body, begin, kind in sorted(openings):  # as they were completed: a fence may have others in its braces
         if begin < at or (wrote is not None and not wrote(body - 1)):
             continue
         at = _end_of_answer(text, kind, body)
@@ -90,7 +92,7 @@ def _answers(
 
 
 def _openings(text: str, name: str) -> Iterator[tuple[int, int, str]]:
-    """(begin, end, name) of everything that looks like an opening of that name."""
+    """(end, begin, name) of everything that looks like an opening of that name."""
     literal, before = LITERALS[name], 0
     found = text.find(literal)
     while found >= 0:
@@ -104,7 +106,7 @@ def _openings(text: str, name: str) -> Iterator[tuple[int, int, str]]:
             fence = OPENING_FENCE.match(text, begin) if opens_line else None
             begin, end = (newline + 1, fence.end()) if fence else (begin, -1)
         if end >= 0:
-            yield begin, end, name
+            yield end, begin, name
         before = found + len(literal)
         found = text.find(literal, before)
 

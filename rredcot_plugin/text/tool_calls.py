@@ -16,7 +16,7 @@ CALLS = (
 """What stands around calls in the formats that verl 0.9.1 reads (hermes, qwen3_coder and glm share the first). Its gpt-oss has
 no mark of its own."""
 
-OPENING = re.compile("|".join(re.escape(opens) for opens, _ in CALLS))
+MARKS = re.compile("|".join(re.escape(mark) for call in CALLS for mark in call))
 
 
 def waits_for_tool(said: str) -> bool:
@@ -36,23 +36,21 @@ def waits_for_tool(said: str) -> bool:
 
 def calls_in(text: str) -> list[tuple[int, str]]:
     """The finished calls of a text in their order, each with the character at which it has ended, and in one way of writing:
-    JSON without white space, its keys sorted; what is no JSON with its white space as single blanks.
+    JSON without white space, its keys sorted; what is no JSON with its white space as single blanks. A call within an
+    unfinished one takes its place, whatever is written later: the calls of a text are calls of any that begins with it.
 
     >>> calls_in('so <tool_call>\\n{"name": "f", "arguments": {"b": 1, "a": 2}}\\n</tool_call>')
     [(72, '{"arguments":{"a":2,"b":1},"name":"f"}')]
     """
-    closing: dict[str, str | None] = dict(CALLS)
+    closing = dict(CALLS)
     found: list[tuple[int, str]] = []
-    at = 0
-    while (start := OPENING.search(text, at)) is not None:
-        at, closes = start.end(), closing[start.group()]
-        end = text.find(closes, at) if closes else -1
-        if end < 0:
-            closing[start.group()] = None  # looked for once: a text may open many calls
-            continue
-        assert closes is not None
-        found.append((end + len(closes), _written_once(text[at:end])))
-        at = end
+    begun: tuple[int, str] | None = None
+    for mark in MARKS.finditer(text):
+        if mark.group() in closing:
+            begun = mark.end(), closing[mark.group()]
+        elif begun is not None and begun[1] == mark.group():
+            found.append((mark.end(), _written_once(text[begun[0] : mark.start()])))
+            begun = None
     return found
 
 

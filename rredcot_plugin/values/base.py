@@ -38,11 +38,18 @@ class Probed:
 class Estimate:
     """Raw values of all states, and for which rows the estimator had anything to go by.
 
-    The value of the prompt (state 0) may be NaN where it was not measured; the prior then stands in.
+    The value of the prompt (state 0) may be NaN where it was not measured; the prior then stands in, as it does at states of
+    known rows that are not ``known_at``. Of these the earlier ones may not depend on what a row says later; None for all.
     """
 
     values: Float[Tensor, "B S"]
     known: Bool[Tensor, " B"]
+    known_at: Bool[Tensor, "B S"] | None = None
+
+    def at_states(self) -> Bool[Tensor, "B S"]:
+        """The states that the estimator had anything to go by."""
+        rows = self.known[:, None].expand_as(self.values)
+        return rows if self.known_at is None else rows & self.known_at
 
 
 OWN, TRUTH, REFERENCE, NO_PROBES = "own", "ground_truth", "reference", "nothing"

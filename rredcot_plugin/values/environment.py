@@ -104,4 +104,4 @@ class EnvironmentEstimator:
         prior = group_stats(rollouts.scores, rollouts.group_ids, finite).others_mean
         values = torch.where(at >= 0, scores.float().gather(1, at.clamp(min=0)), prior[:, None])
         known = given.any(dim=1)
-        return Estimate(torch.where(segments.exists & known[:, None], values, 0.0), known)
+        return Estimate(torch.where(segments.exists & known[:, None], values, 0.0), known, at >= 0)

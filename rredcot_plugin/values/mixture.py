@@ -18,7 +18,7 @@ from rredcot_plugin.values.base import Estimate
 class MixtureEstimator:
     """A weighted mean of several estimators.
 
-    V̂ = Σ_m w_m·V̂_m / Σ_m w_m over the estimators that know a row; a row nobody knows stays unknown.
+    V̂ = Σ_m w_m·V̂_m / Σ_m w_m over the estimators that know a state; what nobody knows stays unknown.
     ``estimators`` is a list of names, or of ``{name, options, weight}``; a weight left out is 1.
     Source: docs/reference/math.md (mixtures).
 
@@ -38,11 +38,12 @@ class MixtureEstimator:
         object.__setattr__(self, "weights", tuple(weight for _, _, weight in entries))
 
     def combine(self, estimates: Sequence[Estimate], rollouts: Rollouts, segments: Segments) -> Estimate:
-        share = torch.tensor(self.weights)[:, None] * torch.stack([e.known for e in estimates])  # (M, B)
+        known = torch.stack([e.at_states() for e in estimates])  # (M, B, S)
+        share = torch.tensor(self.weights)[:, None, None] * known
         total = share.sum(dim=0)
-        values = torch.stack([torch.where(e.known[:, None], e.values, 0.0) for e in estimates])
-        mixed = (share[:, :, None] * values).sum(dim=0) / total.clamp(min=1e-12)[:, None]
-        return Estimate(mixed, total > 0)
+        values = torch.where(known, torch.stack([e.values for e in estimates]), 0.0)
+        mixed = (share * values).sum(dim=0) / total.clamp(min=1e-12)
+        return Estimate(mixed, torch.stack([e.known for e in estimates]).any(dim=0), total > 0)
 
 
 def _entry(entry: str | Mapping[str, Any]) -> tuple[Any, Mapping[str, Any], float]:

@@ -59,6 +59,63 @@ def test_a_batch_of_equal_rewards_earns_nothing(scale: str, reward: float) -> No
     assert float(advantages(batch([reward] * 8), **options).abs().max()) == 0.0
 
 
+@pytest.mark.parametrize("scale", ["group_std", "batch_std"])
+@pytest.mark.parametrize("score", [0.0, 1.0])
+def test_scores_that_differ_by_rounding_are_equal(scale: str, score: float) -> None:
+    """A third taken from the last token and put on others: in float32 the rest is not what is left."""
+    options = {"value_estimator": "confidence", "calibrate": "none", "baseline": "value", "scale": scale}
+    rounded = batch([score] * 8, length=40)
+    rewards = rounded.rewards.clone()
+    rewards[:, :-1] = torch.rand(8, 39, generator=torch.Generator().manual_seed(0))
+    rewards[:, -1] -= rewards[:, :-1].sum(1)
+    rounded = dataclasses.replace(rounded, rewards=rewards)
+    assert 0 < float((rounded.outcomes - score).abs().max()) < 1e-5
+    found = advantages(rounded, turn_rewards="redistribute", **options)
+    assert float(found.abs().max()) == 0.0
+    alone = advantages(
+        dataclasses.replace(rounded, group_ids=list(range(8))), turn_rewards="redistribute", **options
+    )
+    assert scale == "batch_std" or float(alone.abs().max()) > 0, "one rollout of each prompt has a deviation of 1"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"value_estimator": "siblings", "value_kwargs": {"by": "tokens"}}, {"value_estimator": "confidence"}],
+)
+def test_rewards_of_tokens_that_float32_cannot_reckon_with_are_nobodys(options: dict[str, Any]) -> None:
+    """They may cancel, and penalties may stand beside them."""
+    plain = batch([1.0, 0.0, 1.0, 0.0, 0.0, 1.0], groups=[0, 0, 0, 0, 1, 1], length=40)
+    found = []
+    for row in (
+        torch.zeros(40).index_fill(0, torch.tensor([39]), torch.nan),
+        *(torch.zeros(40) for _ in range(2)),
+    ):
+        found.append(row)
+    found[1][[0, 1]], found[1][[32, 33]] = 3e38, -3e38
+    found[2][39] = -2e30
+    credits = []
+    for row in found:
+        rewards = plain.rewards.clone()
+        rewards[0] = row
+        penalties = torch.full_like(rewards, -0.001)
+        odd = dataclasses.replace(plain, rewards=rewards + penalties, penalties=penalties)
+        assert not bool(torch.isfinite(odd.outcomes[0]) | torch.isfinite(odd.scores[0]))
+        credits.append(advantages(odd, **options))
+    for credit in credits:
+        assert float(credit[0].abs().max()) == 0.0
+        torch.testing.assert_close(credit, credits[0], rtol=1e-5, atol=1e-6)
+
+
+def test_how_a_sum_is_rounded_is_not_up_to_the_padding() -> None:
+    rewards = torch.rand(200, 50, generator=torch.Generator().manual_seed(0))
+    found = []
+    for width in (50, 64, 200, 1000):
+        wide = torch.nn.functional.pad(rewards, (0, width - 50))
+        mask = torch.arange(width).expand(200, -1) < 50
+        found.append(rr.Rollouts(torch.zeros(200, width, dtype=torch.int64), mask, wide, [0] * 200).outcomes)
+    assert all(torch.equal(own, found[0]) for own in found)
+
+
 def test_equal_scores_stay_equal_whatever_penalties_sum_to() -> None:
     penalties = -torch.rand(8, 2000, generator=torch.Generator().manual_seed(0))
     plain = batch([1.0] * 8, length=2000)

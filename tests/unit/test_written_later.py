@@ -1,0 +1,88 @@
+"""What is written or said later changes nothing before it: odd texts, and numbers that an environment says late."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import rredcot_plugin as rr
+from rredcot_plugin.text.tool_calls import calls_in
+
+IN_BRACES = ["Well", "\n", "```py {", "x ####", " 4", "}", "\n", "foo", "\n"]
+BOXED_IN_BRACES = ["Well", "\n", "``` {", "\\boxed{", "4", "}", "}", "\n", "foo", "\n"]
+
+
+def trace(pieces: Sequence[str], masked: Sequence[int] = ()) -> rr.Rollouts:
+    """One response with these tokens."""
+    ends = np.cumsum([len(piece) for piece in pieces])
+    mask = torch.ones(1, len(pieces)).bool()
+    mask[0, list(masked)] = False
+    spans = np.stack([ends - [len(piece) for piece in pieces], ends], axis=1)
+    signal = -torch.linspace(0.1, 0.9, len(pieces))[None]
+    given: dict[str, Any] = {"log_probs": signal, "entropies": -signal}
+    texts, offsets = ["".join(pieces)], [spans]
+    tokens = torch.zeros(1, len(pieces), dtype=torch.int64)
+    return rr.Rollouts(tokens, mask, torch.zeros(1, len(pieces)), [0], texts=texts, token_offsets=offsets, **given)
+
+
+def segments(pieces: Sequence[str], name: str, masked: Sequence[int] = ()) -> list[int]:
+    found: list[int] = (
+        rr.RRedCoTConfig(segmenter=name).build_segmenter()(trace(pieces, masked)).segment_ids[0].tolist()
+    )
+    return found
+
+
+@pytest.mark.parametrize("name", ["sentence", "newline", "think_answer", "code", "turn"])
+@pytest.mark.parametrize("pieces", [IN_BRACES, BOXED_IN_BRACES])
+def test_openings_in_the_braces_of_a_fence_stay(pieces: list[str], name: str) -> None:
+    whole = segments(pieces, name)
+    for length in range(1, len(pieces)):
+        assert segments(pieces[:length], name) == whole[:length]
+
+
+@pytest.mark.parametrize("name", ["sentence", "newline", "think_answer", "turn"])
+def test_what_a_tool_wrote_first_opens_no_answer_before_another_call_either(name: str) -> None:
+    pieces = ["The answer is", " a", "b", ". ", "#### ", "4", ". ", "ok"]
+    later = segments([*pieces, "tool", "x"], name, [0, 8])
+    assert segments(pieces, name, [0]) == later[:8]
+
+
+def test_a_call_within_a_call_counts_as_long_as_it_did() -> None:
+    text = "<tool_call>a<|tool_call>b<tool_call|>c</tool_call> <tool_call>d</tool_call>"
+    whole = calls_in(text)
+    assert [call for _, call in whole] == ["b", "d"]
+    for length in range(len(text)):
+        assert calls_in(text[:length]) == [call for call in whole if call[0] <= length]
+
+
+def test_mixtures_take_a_number_from_where_it_is_said() -> None:
+    config = rr.RRedCoTConfig(
+        segmenter="fixed",
+        segmenter_kwargs={"tokens": 1},
+        scale="none",
+        calibrate="none",
+        value_estimator="mixture",
+        value_kwargs={"estimators": ["confidence", "environment"]},
+    )
+
+    def of_the_first_turn(*, goes_on: bool) -> list[float]:
+        mask = torch.tensor([[1, 1, 0, 1, 1, 0]] * 4).bool()
+        said = torch.full(mask.shape, torch.nan)
+        said[1:, 3] = 0.1
+        said[0, 3] = 0.9
+        mask[0, 3:] &= goes_on
+        rewards = torch.zeros(mask.shape)
+        rewards[torch.arange(4), [4 if goes_on else 1, 4, 4, 4]] = torch.tensor([1.0, 0.0, 0.0, 1.0])
+        log_probs, tokens = torch.full(mask.shape, -0.1), torch.zeros(mask.shape, dtype=torch.int64)
+        scores = {"environment": said}
+        rollouts = rr.Rollouts(tokens, mask, rewards, [0] * 4, log_probs=log_probs, token_scores=scores)
+        credit = rr.assign_credit(rollouts, config)
+        if goes_on:
+            assert credit.values[0, 2] > credit.values[1, 2] + 0.3, "what is said counts from there on"
+        return credit.baselines[0, :2].tolist()
+
+    assert of_the_first_turn(goes_on=True) == of_the_first_turn(goes_on=False)
