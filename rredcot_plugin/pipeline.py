@@ -22,7 +22,7 @@ from rredcot_plugin.credit.advantages import (
     whiten,
 )
 from rredcot_plugin.credit.hierarchy import gae_over
-from rredcot_plugin.credit.later_segments import later_surprises
+from rredcot_plugin.credit.later_segments import luck_of_later
 from rredcot_plugin.credit.redistribution import (
     mean_per_segment,
     redistribute,
@@ -77,8 +77,7 @@ def assign_credit(
         states: what else is read of tokens and signals (``state_numbers``): with ``segments`` too, rollouts need neither.
 
     Raises:
-        ValueError: values or baselines that are not finite or do not fit; segments that leave an unmasked token out or
-            cover a masked one; rollouts without what the segmenter, calibration or the baseline reads.
+        ValueError: numbers that are not finite or do not fit, segments that are no partition, or missing signals.
     """
     config, states = config or RRedCoTConfig(), states or StateNumbers()
     segments, coarse, report = _segmented(rollouts, config, segments, coarse)
@@ -98,7 +97,8 @@ def assign_credit(
     paid, in_values, in_baselines = terms(way, values, segments.num_segments, whole=whole, of_values=of_values)
     gae = _gae(config, (segments, coarse), outcomes.finite, deltas + penalties, paid, whole=whole)
     deltas, values = deltas + penalties + paid, values + in_values
-    rewards, rest = segment_rewards(deltas, values), gae + (in_values - in_baselines)
+    rewards = segment_rewards(deltas, values)
+    rest = gae + (in_values - in_baselines) - luck_of_later(config.credit_weight, evidence, way if whole else None)
     per_segment, tokens, baselines = _measured(config, evidence, earned, baseline, baselines, deltas, rest)
     baselines = baselines + in_baselines
     found.fit.remember()
@@ -203,19 +203,10 @@ def _measured(
     # baselines are of what is redistributed, and so is the mean that they are compared with
     stats = dataclasses.replace(earned.stats, mean=evidence.outcomes.stats.mean)
     earned = dataclasses.replace(earned, stats=stats)
-    if config.credit_weight:
-        gae = gae - config.credit_weight * _luck(evidence)
     if is_per_token(baseline):
         tokens = _from_tokens(config, evidence, earned, gae, baselines)
         return *tokens, mean_per_segment(baselines, evidence.segments)
     return *_from_segments(config, evidence, earned, gae, baselines), baselines
-
-
-def _luck(evidence: Evidence) -> torch.Tensor:
-    """What the segments after each one changed beyond what was to be expected, by V̂ alone."""
-    segments, outcomes = evidence.segments, evidence.outcomes
-    changes = redistribute(evidence.values, outcomes.score, segments.num_segments)
-    return torch.where(segments.exists, later_surprises(evidence.fit.surprises(changes)), 0.0)
 
 
 def _from_segments(

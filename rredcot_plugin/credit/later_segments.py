@@ -4,9 +4,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
+from rredcot_plugin.credit.redistribution import redistribute
+
 if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
+
+    from rredcot_plugin.baselines.base import Evidence
+    from rredcot_plugin.credit.turn_rewards import TurnRewards
+
+
+def luck_of_later(weight: float, evidence: Evidence, in_values: TurnRewards | None) -> Float[Tensor, "B S"]:
+    """``weight`` · Σ_{l>k} h_l of every segment k, h being what a segment changed beyond what was to be expected, by V̂ alone.
+
+    A reward on the way that V̂ counts (``in_values``) is no loss once it is paid. Without a weight nothing is fitted.
+    """
+    segments, outcomes = evidence.segments, evidence.outcomes
+    if not weight:
+        return torch.zeros_like(evidence.values)
+    changes = redistribute(evidence.values, outcomes.score, segments.num_segments)
+    if in_values is not None:
+        changes = changes + in_values.paid
+    surprises = later_surprises(evidence.fit.surprises(changes))
+    return weight * torch.where(segments.exists, surprises, 0.0)
 
 
 def later_surprises(surprises: Float[Tensor, "B S"]) -> Float[Tensor, "B S"]:

@@ -61,6 +61,11 @@ class OutcomeCalibrator:
                 return float(known.min()), float(known.max())
         return 0.0, 0.0
 
+    def states_of_rollout(self, now: float) -> float:
+        """How many states a rollout of the past steps had on average; without any, ``now``."""
+        rollouts = sum(float(p.weight.sum()) for p in self._past)  # every trace weighs 1
+        return sum(len(p.weight) for p in self._past) / rollouts if rollouts else now
+
     @property
     def lowest(self) -> float | None:
         """The lowest outcome of the past steps; None without any."""

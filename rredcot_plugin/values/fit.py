@@ -135,6 +135,7 @@ class StepFit:
             version = self.rollouts.versions.to(at.device).double()[:, None].expand_as(at)[at]
             states = replace(states, version=version)
         folds = fold_of_groups(group_ids).to(at.device)
-        sampled = sample_of_groups(group_ids, at.sum(dim=1), calibrator.max_states).to(at.device)
+        states_each = calibrator.states_of_rollout(len(weight) / max(1, int(at.any(dim=1).sum())))
+        sampled = sample_of_groups(group_ids, states_each, calibrator.max_states).to(at.device)
         fold, counted = (x[:, None].expand_as(at)[at] for x in (folds, sampled))
         return Labelled(states, fold, counted, at)

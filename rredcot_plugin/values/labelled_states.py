@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
@@ -61,22 +62,21 @@ def fold_of_groups(group_ids: Sequence[Hashable]) -> Int[Tensor, " B"]:
     return torch.tensor([zlib.crc32(str(gid).encode()) % FOLDS for gid in group_ids], dtype=torch.int64)
 
 
-def sample_of_groups(group_ids: Sequence[Hashable], states: Int[Tensor, " B"], most: int) -> Bool[Tensor, " B"]:
+def sample_of_groups(group_ids: Sequence[Hashable], states: float, most: int) -> Bool[Tensor, " B"]:
     """Rollouts of so many groups that they have about ``most`` states together, all if they have no more; at least two
-    groups. ``states`` (B,) is how many each rollout has.
+    groups. ``states`` is how many a rollout has, as it was in past steps: how many each has now is up to what it wrote
+    later than a state whose value the sample decides.
 
     Which groups is up to a hash of their ids, so neither the order of the rows nor an outcome has a say.
     """
-    if int(states.sum()) <= most:
-        return torch.ones(len(states), dtype=torch.bool)
-    size: dict[Hashable, int] = {}
-    for gid, number in zip(group_ids, states.tolist(), strict=True):
-        size[gid] = size.get(gid, 0) + number
+    if len(group_ids) * states <= most:
+        return torch.ones(len(group_ids), dtype=torch.bool)
+    size = Counter(group_ids)
     chosen: set[Hashable] = set()
     total = 0
     for gid in sorted(size, key=lambda gid: (zlib.crc32(str(gid).encode()) >> 3, str(gid))):
-        if len(chosen) >= 2 and total + size[gid] > most:
+        total += size[gid]
+        if len(chosen) >= 2 and total * states > most:
             break
         chosen.add(gid)
-        total += size[gid]
     return torch.tensor([gid in chosen for gid in group_ids])

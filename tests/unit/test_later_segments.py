@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 
 import pytest
 import torch
@@ -213,3 +214,19 @@ def test_any_order_of_rows_gives_the_same() -> None:
     order = list(itertools.chain(range(1, 8), [0]))
     expected = rr.assign_credit(rollouts, config).advantages[order]
     assert torch.allclose(rr.assign_credit(rollouts.take(order), config).advantages, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.5, 1.0])
+def test_right_values_of_rewards_on_the_way_too_leave_the_gradient_as_it_is(weight: float) -> None:
+    """The second of three coin tosses is paid what the first two show; V̂ knows that, and that nothing comes after it."""
+    tokens = torch.randint(0, 2, (4096, 3), generator=torch.Generator().manual_seed(0))
+    rewards = torch.zeros(4096, 3)
+    rewards[:, 1] = (tokens[:, 0] + tokens[:, 1]).float()
+    values = torch.stack([torch.ones(4096), tokens[:, 0] + 0.5, torch.zeros(4096)], dim=1)
+    groups, log_probs = [row // 4 for row in range(4096)], torch.full((4096, 3), math.log(0.5))
+    rollouts = rr.Rollouts(tokens, torch.ones(4096, 3).bool(), rewards, groups, log_probs=log_probs)
+    segments = rr.Segments(torch.arange(3).expand(4096, 3).contiguous(), torch.full((4096,), 3))
+    config = rr.RRedCoTConfig(scale="none", lam=1.0, credit_weight=weight)
+    credit = rr.assign_credit(rollouts, config, segments=segments, values=values)
+    along = (credit.advantages[:, :2] * (tokens[:, :2] - 0.5)).mean(0)
+    assert along.tolist() == pytest.approx([0.25, 0.25], abs=0.01)

@@ -93,9 +93,8 @@ def test_the_divisor_looks_at_the_baselines_and_not_at_the_values() -> None:
 def test_the_sample_of_groups_does_not_follow_the_order_of_the_rows() -> None:
     names = [f"group {i % 12}" for i in range(48)]
     order = torch.randperm(48, generator=torch.Generator().manual_seed(1)).tolist()
-    counts = torch.full((48,), 5)
-    chosen = sample_of_groups(names, counts, 60)
-    shuffled = sample_of_groups([names[i] for i in order], counts, 60)
+    chosen = sample_of_groups(names, 5.0, 60)
+    shuffled = sample_of_groups([names[i] for i in order], 5.0, 60)
     assert 0 < int(chosen.sum()) < 48
     assert shuffled.tolist() == [bool(chosen[i]) for i in order]
     assert {names[i] for i in chosen.nonzero()[:, 0].tolist()} != {f"group {i}" for i in range(3)}

@@ -11,6 +11,7 @@ import torch
 
 import rredcot_plugin as rr
 from rredcot_plugin.text.tool_calls import calls_in
+from rredcot_plugin.values.calibration import OutcomeCalibrator
 
 IN_BRACES = ["Well", "\n", "```py {", "x ####", " 4", "}", "\n", "foo", "\n"]
 BOXED_IN_BRACES = ["Well", "\n", "``` {", "\\boxed{", "4", "}", "}", "\n", "foo", "\n"]
@@ -86,3 +87,29 @@ def test_mixtures_take_a_number_from_where_it_is_said() -> None:
         return credit.baselines[0, :2].tolist()
 
     assert of_the_first_turn(goes_on=True) == of_the_first_turn(goes_on=False)
+
+
+def test_which_groups_a_fit_sees_is_not_up_to_how_long_a_rollout_gets() -> None:
+    config = rr.RRedCoTConfig(
+        segmenter="fixed", segmenter_kwargs={"tokens": 2}, scale="none", value_estimator="confidence"
+    )
+
+    def rollouts(seed: int, goes_on: int) -> rr.Rollouts:
+        generator = torch.Generator().manual_seed(seed)
+        mask = (torch.arange(20) < 10).repeat(24, 1)
+        mask[0, 10 : 10 + goes_on] = True
+        rewards = torch.zeros(24, 20)
+        rewards[torch.arange(24), mask.sum(1) - 1] = torch.randint(0, 2, (24,), generator=generator).float()
+        signals = torch.rand(3, 24, 20, generator=generator)
+        given = {"log_probs": -signals[0], "entropies": signals[1], "sum_pi_squared": signals[2]}
+        groups = [f"{seed} {row // 4}" for row in range(24)]
+        return rr.Rollouts(torch.zeros(24, 20, dtype=torch.int64), mask, rewards, groups, **given)
+
+    def baselines(goes_on: int, most: int) -> torch.Tensor:
+        calibrator = OutcomeCalibrator(max_states=most)
+        rr.assign_credit(rollouts(1, 0), config, calibrator=calibrator)
+        return rr.assign_credit(rollouts(2, goes_on), config, calibrator=calibrator).baselines[0, :5]
+
+    for most in (48, 72, 96):  # of 24 × 4 states after a prompt
+        assert torch.equal(baselines(0, most), baselines(10, most))
+    assert not torch.equal(baselines(0, 48), baselines(0, 96)), "a sample is another fit"
