@@ -102,7 +102,18 @@ def measure_family(setup: Setup, credits: Credits) -> tuple[Summary, dict[str, A
     raw: dict[str, Any] = {}
     for name, drawn_and_alone in found.items():
         own, each = drawn_and_alone[: len(drawn)], drawn_and_alone[len(drawn) :]
-        summary |= {f"{measure}/{name}": entry for measure, entry in measured(own, baseline, trace).items()}
+        try:
+            numbers = measured(own, baseline, trace)
+        except ValueError as error:
+            if name in (
+                BASELINE,
+                TRACE,
+                SHIPPED,
+            ):  # others are measured by the first two, and the last is the headline
+                raise
+            print(f"{name}: left out, {error}", flush=True)
+            continue
+        summary |= {f"{measure}/{name}": entry for measure, entry in numbers.items()}
         raw[name] = {
             "moments": " ".join(f"{key}={value:.4g}" for key, value in asdict(own[0]).items()),
             "cosine_by_prompt": " ".join(f"{m.cosine:.3f}" for m in each),
@@ -206,14 +217,15 @@ def main() -> None:
         credits = credit_steps(setup, lambda n, name=name: _progress(name, n, sizes.steps))  # type: ignore[misc]
         entries, raw[name] = measure_family(setup, credits)
         summary |= {f"{name}/{key}": entry for key, entry in entries.items()}
-        show(name, summary, list(credits.weights))
+        show(name, summary, list(raw[name]))
         # written after every family, so that an interrupted run leaves what it has, and says which families
         settings = {"sizes": asdict(sizes), "training": asdict(training), "target": TARGET, "families": list(raw)}
         settings["device"] = processor(args.device, "cpu")
         spent = {"cpu_seconds": time.process_time() - begin}
         first = headline(summary, list(raw))
         write_record(args.output, settings | spent, first | summary, raw, seeds=[sizes.seed], shown=list(first))
-        draw(picture_of(args.output), summary, list(raw), list(credits.weights))
+        everywhere = [method for method in credits.weights if all(method in own for own in raw.values())]
+        draw(picture_of(args.output), summary, list(raw), everywhere)
 
 
 def _progress(family: str, step: int, steps: int) -> None:

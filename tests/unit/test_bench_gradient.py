@@ -15,6 +15,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
+import gradient
 from grads.credits import credit_steps, gradients, step_of
 from grads.moments import Draw, Moments, Reference, draws, moments
 from grads.sketch import Sketch, coordinates, measured, segment_gradients, weighted_gradient
@@ -225,6 +226,22 @@ def test_without_continuations_the_rest_is_the_same(actor: Actor, folder: Path, 
     for name, own in without.weights.items():
         assert all(map(torch.equal, own, whole.weights[name])), name
     assert not without.tokens and not value_errors(without.values) and value_errors(whole.values)
+
+
+def test_a_method_whose_length_cannot_be_told_from_0_costs_no_other_its_number(
+    setup: Setup, capsys: pytest.CaptureFixture[str]
+) -> None:
+    credits = credit_steps(setup, lambda n: None)
+    kept = {name: credits.weights[name] for name in (gradient.BASELINE, gradient.TRACE, gradient.SHIPPED)}
+    signs = torch.tensor([1.0, -1.0] * (TINY.steps // 2))[:, None]
+    nothing = [own * signs for own in kept[gradient.BASELINE]]
+    summary, raw = gradient.measure_family(
+        setup, dataclasses.replace(credits, weights=kept | {"nothing": nothing})
+    )
+    assert list(raw) == list(kept) and "snr_vs_grpo/nothing" not in summary
+    assert "nothing: left out, the gradient's length cannot be told from 0" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="take more steps or prompts"):
+        gradient.measure_family(setup, dataclasses.replace(credits, weights=kept | {gradient.TRACE: nothing}))
 
 
 def test_in_adams_metric_every_coordinate_is_over_the_root_of_its_second_moment(
