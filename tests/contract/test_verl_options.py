@@ -18,6 +18,8 @@ from rredcot_plugin.integrations.verl.advice import warn_of_pointless
 from rredcot_plugin.integrations.verl.engine import ProbeEngineMixin
 from rredcot_plugin.integrations.verl.settings import read_settings, why_not_in_pass
 
+ACTOR, FSDP = "actor_rollout_ref.actor.", "actor_rollout_ref.actor.fsdp_config."
+
 
 def verl_config(*overrides: str):
     from hydra import compose, initialize_config_module
@@ -86,7 +88,8 @@ def test_what_the_method_misses_is_warned_of(caplog: pytest.LogCaptureFixture) -
     [
         ("actor_rollout_ref.actor.strategy=megatron", "strategy=megatron"),
         ("actor_rollout_ref.model.use_fused_kernels=True", "use_fused_kernels"),
-        ("actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size=2", "ulysses"),
+        (FSDP + "ulysses_sequence_parallel_size=2", FSDP + "ulysses_sequence_parallel_size=2"),
+        (ACTOR + "ulysses_sequence_parallel_size=4", ACTOR + "ulysses_sequence_parallel_size=4"),
         ("algorithm.rollout_correction.bypass_mode=True", "bypass_mode"),
         ("trainer.nnodes=2", None),
     ],

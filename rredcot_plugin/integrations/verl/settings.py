@@ -188,9 +188,9 @@ def why_not_in_pass(config: Any) -> str | None:
     actor, model = config.actor_rollout_ref.actor, config.actor_rollout_ref.model
     if actor.strategy not in ("fsdp", "fsdp2"):
         return f"actor_rollout_ref.actor.strategy={actor.strategy}"
-    sequence_parallel = actor.fsdp_config.get("ulysses_sequence_parallel_size", 1)
-    if max(sequence_parallel, actor.get("ulysses_sequence_parallel_size", 1) or 1) > 1:
-        return f"actor_rollout_ref.actor.ulysses_sequence_parallel_size={sequence_parallel}"
+    for key in ("fsdp_config.ulysses_sequence_parallel_size", "ulysses_sequence_parallel_size"):
+        if (size := OmegaConf.select(actor, key) or 1) > 1:
+            return f"actor_rollout_ref.actor.{key}={size}"
     if model.get("use_fused_kernels", False):
         return "actor_rollout_ref.model.use_fused_kernels=True"
     if bypasses(config):
