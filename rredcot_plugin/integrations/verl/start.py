@@ -31,6 +31,9 @@ COUNTS = {
 }
 """Whole numbers of verl's, and the least that each may be."""
 
+REPLAYING = ("megatron", "veomni")
+"""Strategies with verl's router replay; their engines run no probes in the log-prob pass."""
+
 
 def check_run(config: Any) -> Resolved | None:
     """The options of a run; None where the estimator is not ours. ``critic.enable`` is set where ours needs a critic.
@@ -48,6 +51,7 @@ def check_run(config: Any) -> Resolved | None:
         check_legacy(config, resolved.config)
     chosen = switch_on_critic(config)
     check_estimator(config, resolved.config)
+    check_router_replay(config, resolved)
     return dataclasses.replace(resolved, choices=resolved.choices | chosen)
 
 
@@ -94,6 +98,26 @@ def check_legacy(config: Any, settings: RRedCoTConfig) -> None:
         raise ValueError(
             f"critic.enable={config.critic.enable}: with trainer.use_v1=false set critic.enable=True for the critic that "
             f"algorithm.adv_estimator={config.algorithm.adv_estimator} reads"
+        )
+
+
+def check_router_replay(config: Any, resolved: Resolved) -> None:
+    """Probes as rows of their own, with experts that verl replays.
+
+    Raises:
+        ValueError: ``router_replay.mode=R3``, which wants the experts that the rollout server has recorded for every row.
+    """
+    strategy = config.actor_rollout_ref.actor.strategy
+    key = f"actor_rollout_ref.actor.{strategy}.router_replay.mode"
+    if strategy not in REPLAYING or OmegaConf.select(config, key) != "R3":
+        return
+    choice = resolved.choices.get("probe_backend")
+    backend = resolved.config.probe_backend if choice is None else choice.value
+    if backend == "batched":
+        raise ValueError(
+            f"{key}=R3 replays the experts that the rollout server has recorded, and probes, which run as rows of their "
+            f"own with actor_rollout_ref.actor.strategy={strategy}, have none recorded: set {key}=R2 or "
+            f"{key}=disabled, or +algorithm.rredcot.value_estimator=confidence, which needs no probes"
         )
 
 
