@@ -6,7 +6,8 @@ not cover (Megatron, Ulysses, fused kernels), and as the reference that the othe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +20,12 @@ from rredcot_plugin.integrations.verl.transfer_fields import jagged
 from rredcot_plugin.probes.layout import ProbeSpec
 
 PARTITION = "rredcot_probes"
+
+MOST_ROWS = 4096
+"""That lie in TransferQueue at once: its number of rows is limited, and every probe repeats the prefix of its trace."""
+
+Row = tuple[torch.Tensor, int]
+"""The token ids of a prefix and a probe behind it, and how many of the last ones count."""
 
 
 def batched_log_probs(
@@ -41,45 +48,58 @@ def batched_log_probs(
         max_tokens_per_gpu: of dynamic micro-batches; the longest row, which may be longer than any rollout, has room anyway.
         axes: of the model's position ids, `media.position_axes`.
     """
-    rows = [
-        (torch.cat([trace[:boundary], torch.tensor(ids, dtype=torch.int64)]), len(ids) - skip)
-        for trace, row in zip(traces, specs, strict=True)
-        for boundary, ids, skip in row
-    ]
-    if not rows:
-        return [[] for _ in specs]
+    info = {
+        "calculate_entropy": False,
+        "compute_loss": False,
+        "temperature": temperature,
+    }
+    rows = _rows(traces, specs)
+    at_once = max(1, MOST_ROWS // multiple) * multiple
+    sums: list[float] = []
+    while chunk := list(itertools.islice(rows, at_once)):
+        sums += _sums(worker_group, chunk, multiple, max_tokens_per_gpu, axes, info)
+    flat = iter(sums)
+    return [[next(flat) for _ in row] for row in specs]
+
+
+def _rows(traces: Sequence[torch.Tensor], specs: Sequence[Sequence[ProbeSpec]]) -> Iterator[Row]:
+    """One after another, since all of them together may not fit into memory."""
+    for trace, row in zip(traces, specs, strict=True):
+        for boundary, ids, skip in row:
+            yield (torch.cat([trace[:boundary], torch.tensor(ids, dtype=torch.int64)]), len(ids) - skip)
+
+
+def _sums(
+    worker_group: Any,
+    rows: list[Row],
+    multiple: int,
+    max_tokens_per_gpu: int,
+    axes: int,
+    info: dict[str, Any],
+) -> list[float]:
+    """Summed log-probs of one chunk of rows, of which nothing stays in TransferQueue."""
     real = len(rows)
-    rows += [rows[0]] * (-real % multiple)
+    rows = rows + [rows[0]] * (-real % multiple)
     keys = [f"rredcot-probe-{i}_0_0" for i in range(len(rows))]
-    tq.kv_batch_put(
-        keys=keys, partition_id=PARTITION, fields=_fields(rows, axes), tags=[_tag(ids) for ids, _ in rows]
-    )
-    meta = KVBatchMeta(
-        partition_id=PARTITION,
-        keys=keys,
-        tags=[_tag(ids) for ids, _ in rows],
-        extra_info={
-            "calculate_entropy": False,
-            "compute_loss": False,
-            "temperature": temperature,
-            "max_token_len_per_gpu": max(max_tokens_per_gpu, *(len(ids) for ids, _ in rows)),
-        },
-    )
+    tags = [_tag(ids) for ids, _ in rows]
+    longest = max(max_tokens_per_gpu, *(len(ids) for ids, _ in rows))
+    info = {**info, "max_token_len_per_gpu": longest}
+    meta = KVBatchMeta(partition_id=PARTITION, keys=keys, tags=tags, extra_info=info)
     try:
+        # a put that fails may have written some of the rows
+        tq.kv_batch_put(keys=keys, partition_id=PARTITION, fields=_fields(rows, axes), tags=tags)
         worker_group.compute_log_prob(meta)
         data = tq.kv_batch_get(keys=keys[:real], partition_id=PARTITION, select_fields=["log_probs"])
     finally:
         tq.kv_clear(keys=keys, partition_id=PARTITION)
     # log_probs[t] belongs to token t + 1, so the last `counted` tokens end one place early
-    sums = [
+    return [
         float(values[-1 - counted : -1].double().sum())
         for values, (_, counted) in zip(data["log_probs"].unbind(), rows[:real], strict=True)
     ]
-    flat = iter(sums)
-    return [[next(flat) for _ in row] for row in specs]
 
 
-def _fields(rows: Sequence[tuple[torch.Tensor, int]], axes: int) -> TensorDict:
+def _fields(rows: Sequence[Row], axes: int) -> TensorDict:
     """The fields of a rollout row that the log-prob pass reads."""
     ids = [row for row, _ in rows]
     masks = [torch.ones(counted, dtype=torch.int64) for _, counted in rows]
