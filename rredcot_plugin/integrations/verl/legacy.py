@@ -18,7 +18,8 @@ from rredcot_plugin.integrations.verl.checkpoints import load_beside, save_besid
 from rredcot_plugin.integrations.verl.estimator import close_step, open_step
 from rredcot_plugin.integrations.verl.proto import SIGNALS, ProbingGroup, ProtoBatch, open_proto
 from rredcot_plugin.integrations.verl.runner import CreditRunner
-from rredcot_plugin.integrations.verl.start import begin_run
+from rredcot_plugin.integrations.verl.settings import is_ours
+from rredcot_plugin.integrations.verl.start import begin_run, check_trainer
 from rredcot_plugin.values.reference import reference_column
 
 Base: Any = host.RayPPOTrainer
@@ -29,6 +30,7 @@ class RRedCoTRayPPOTrainer(Base):
 
     rredcot: CreditRunner | None = None
     actor_rollout_wg: Any
+    config: Any
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         resolved = begin_run(config)
@@ -44,6 +46,12 @@ class RRedCoTRayPPOTrainer(Base):
         self.rredcot = CreditRunner(self, settings, functools.partial(open_proto, reference_column=column))
         self.rredcot.attach_tokenizer(self.tokenizer)
         self._credit_metrics: dict[str, float] = {}
+
+    def _init_dump_executor(self) -> None:
+        # verl's fully asynchronous trainer calls neither validate_config nor the __init__ above, but this in its own
+        if is_ours(self.config):
+            check_trainer(self.config)
+        super()._init_dump_executor()
 
     def _compute_old_log_prob(self, batch: Any) -> Any:
         if self.rredcot is None:

@@ -46,6 +46,7 @@ def check_run(config: Any) -> Resolved | None:
         return None
     check_keys(config)
     check_counts(config)
+    check_trainer(config)
     resolved = resolve_settings(config)
     if not config.trainer.use_v1:
         check_legacy(config, resolved.config)
@@ -65,6 +66,22 @@ def check_counts(config: Any) -> None:
         value = OmegaConf.select(config, key)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
             raise ValueError(f"{key}={value!r}: allowed are whole numbers from {least}")
+
+
+def check_trainer(config: Any) -> None:
+    """verl's experimental trainers that generate elsewhere: their configurations have a ``rollout`` of their own.
+
+    Raises:
+        ValueError: it is one of them, whose steps leave no place for credit.
+    """
+    own = OmegaConf.select(config, "rollout.nnodes")
+    if own is not None and not config.actor_rollout_ref.hybrid_engine:
+        raise ValueError(
+            f"actor_rollout_ref.hybrid_engine=False with rollout.nnodes={own}: verl's experimental trainers "
+            "one_step_off_policy and fully_async_policy are not supported with "
+            f"algorithm.adv_estimator={config.algorithm.adv_estimator}; run verl.trainer.main_ppo with "
+            "trainer.v1.trainer_mode=separate_async or colocate_async, or take an estimator of verl's own (grpo)"
+        )
 
 
 def check_legacy(config: Any, settings: RRedCoTConfig) -> None:
