@@ -105,6 +105,41 @@ def test_rows_with_images_are_refused_where_probes_would_not_see_them(
         step(trainer, lay_down_with(queue, rows, inputs))
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"probe_backend": "packed"},
+            "^algorithm.rredcot.probe_backend=packed does not .*take algorithm.rredcot.probe_backend=cached or .*=confidence",
+        ),
+        (
+            {"value_estimator": "gradient"},
+            "^The gradient that algorithm.rredcot.value_estimator=gradient reads does not .*take .*=confidence",
+        ),
+    ],
+    ids=["packed", "gradient"],
+)
+def test_forwards_of_the_engines_own_are_refused_for_all_rows_at_once(
+    queue: MemoryQueue, options: dict[str, str], message: str
+) -> None:
+    """With one axis of positions, rows of text and rows with images differ only in what lies beside them."""
+    rows = bare_rows()
+    trainer = make_trainer(queue, {**NEWLINE, **options}, processor=SimpleNamespace())
+    text = [{} for _ in rows.lengths]
+    step(trainer, lay_down_with(queue, rows, text))
+    assert trainer.actor_rollout_wg.calls == ["log-probs"]
+    with pytest.raises(ValueError, match=message):
+        step(trainer, lay_down_with(queue, rows, [*text[:-1], IMAGE]))
+    assert trainer.actor_rollout_wg.calls == ["log-probs"], "no rank was asked"
+
+
+def test_cached_probes_of_rows_with_images_are_asked_for(queue: MemoryQueue) -> None:
+    rows = bare_rows()
+    trainer = make_trainer(queue, {**NEWLINE, "probe_backend": "cached"}, processor=SimpleNamespace())
+    found = step(trainer, lay_down_with(queue, rows, [IMAGE for _ in rows.lengths]))
+    assert_credited(found, rows, expected(rows, config())[0])
+
+
 def test_continuations_of_rows_with_images_are_refused(queue: MemoryQueue, model: Any) -> None:
     rows = bare_rows()
     batch = lay_down_with(queue, rows, [IMAGE for _ in rows.lengths])

@@ -20,6 +20,7 @@ from verl.utils import tensordict_utils as tu
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.integrations.verl import transfer_fields
 from rredcot_plugin.integrations.verl.legacy import RRedCoTRayPPOTrainer
+from rredcot_plugin.integrations.verl.media import FIELD
 from rredcot_plugin.integrations.verl.proto import ProtoBatch, open_proto
 from rredcot_plugin.integrations.verl.runner import CreditRunner
 from rredcot_plugin.integrations.verl.settings import read_settings
@@ -170,3 +171,11 @@ def test_what_rewards_are_asked_with_reaches_the_plane() -> None:
     assert source.group_ids() == [str(rows.rollouts.group_ids[0])]
     (values,) = source.numbers(["rm_scores"], 40)
     assert values.shape == (1, 40)
+
+
+def test_rows_with_images_are_known_in_this_plane_too() -> None:
+    proto = proto_of(bare_rows(seed=0), [0, 1])
+    assert not open_proto(ProtoBatch.of(proto), [0, 1]).has_media()
+    inputs: list[dict[str, Any]] = [{}, {"pixel_values": torch.zeros(1)}]
+    proto.non_tensor_batch[FIELD] = np.array(inputs, dtype=object)
+    assert [open_proto(ProtoBatch.of(proto), [row]).has_media() for row in (0, 1)] == [False, True]

@@ -243,7 +243,8 @@ def _check_positions(micro_batch: Any) -> None:
 
 
 def _check_text(micro_batch: Any) -> None:
-    """A forward of tokens alone sees all that the rows have."""
+    """A forward of tokens alone sees all that the rows have. The driver asks for none where one row has more
+    (`media.refuse_media`), so that all ranks make the same calls."""
     if any(tu.unwrap_non_tensor_data(entry) for entry in micro_batch.get(media.FIELD, [])):
         raise UnsupportedModelError("rows have images, video or sound, which a forward of our own does not see")
 

@@ -12,7 +12,7 @@ from rredcot_plugin.adapter.data_plane import OpenRows
 from rredcot_plugin.integrations.verl import transfer_fields
 from rredcot_plugin.integrations.verl.batched import batched_log_probs
 from rredcot_plugin.integrations.verl.credit_workers import CreditWorkers
-from rredcot_plugin.integrations.verl.media import position_axes, refuse_media
+from rredcot_plugin.integrations.verl.media import CONFIDENCE, position_axes, refuse_media
 from rredcot_plugin.integrations.verl.settings import why_not_in_pass
 from rredcot_plugin.integrations.verl.step import StepState
 from rredcot_plugin.probes.layout import pack
@@ -32,9 +32,17 @@ class ProbeExchange:
         return self.backend != "batched"
 
     def ask(self, batch: Any, state: StepState) -> bool:
-        """Have the engine run the probes that lie there, in the pass that comes next; whether it will."""
+        """Have the engine run the probes that lie there, in the pass that comes next; whether it will.
+
+        Raises:
+            ValueError: ``packed``, whose forward reads tokens alone, with rows that have more.
+        """
         if not self.in_pass or not state.plan.size:
             return False
+        if self.backend == "packed":
+            every = self.open_rows(batch, range(state.roles.rows))
+            way_out = f"algorithm.rredcot.probe_backend=cached or {CONFIDENCE}"
+            refuse_media(self.trainer, every, "algorithm.rredcot.probe_backend=packed", way_out)
         padding = state.roles.padding
         if padding:  # the engine reads probes of every row
             self.open_rows(batch, padding).put_probes([pack([])] * len(padding))

@@ -11,6 +11,9 @@ FIELD = "multi_modal_inputs"
 
 TEXT = 1
 
+CONFIDENCE = "algorithm.rredcot.value_estimator=confidence"
+"""What works with any rows: it reads verl's own log-prob pass."""
+
 
 def position_axes(trainer: Any) -> int:
     """How many rows of positions verl gives the model for each sequence: 4 for a processor that counts those of images
@@ -24,14 +27,16 @@ def text_positions(length: int, axes: int) -> torch.Tensor:
     return positions if axes == TEXT else positions.repeat(axes, 1)
 
 
-def refuse_media(trainer: Any, source: Any, asked_by: str) -> None:
+def refuse_media(trainer: Any, source: Any, asked_by: str, way_out: str = CONFIDENCE) -> None:
     """Rows of ``source`` have nothing but text.
+
+    Whatever makes the engine run forwards of its own is decided here, once for the whole batch: ranks that decided by
+    the rows of their own would make different numbers of collective calls and wait for each other.
 
     Raises:
         ValueError: one has more, which ``asked_by`` would not see.
     """
     if getattr(trainer, "processor", None) is not None and source.has_media():
         raise ValueError(
-            f"{asked_by} does not see the images, video or sound that rows of this step have; take "
-            "algorithm.rredcot.value_estimator=confidence"
+            f"{asked_by} does not see the images, video or sound that rows of this step have; take {way_out}"
         )

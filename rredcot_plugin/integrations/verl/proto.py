@@ -15,7 +15,7 @@ from verl.utils import tensordict_utils as tu
 
 from rredcot_plugin.adapter.process_rewards import FIELD as PROCESS_REWARDS
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
-from rredcot_plugin.integrations.verl import transfer_fields
+from rredcot_plugin.integrations.verl import media, transfer_fields
 from rredcot_plugin.integrations.verl.batch import REWARD_FIELDS, entries_of, onto_unmasked, said_at_all
 from rredcot_plugin.types import Rollouts
 
@@ -99,6 +99,10 @@ class ProtoSource:
     def turn_values(self, width: int) -> torch.Tensor:
         """Refused here (`start.check_legacy`)."""
         raise NotImplementedError("value_estimator=environment needs trainer.use_v1=true")
+
+    def has_media(self) -> bool:
+        """Whether a row has images, video or sound."""
+        return any(self._column(media.FIELD) or [])
 
     def answers(self) -> list[torch.Tensor]:
         return [self.batch.answers[row] for row in self.index]

@@ -18,6 +18,7 @@ from rredcot_plugin.integrations.verl import transfer_fields
 from rredcot_plugin.integrations.verl.attribution import ask_attribution, read_attribution
 from rredcot_plugin.integrations.verl.batch import SIGNALS
 from rredcot_plugin.integrations.verl.credit_workers import CreditWorkers
+from rredcot_plugin.integrations.verl.media import refuse_media
 from rredcot_plugin.integrations.verl.monte_carlo import MonteCarloHook
 from rredcot_plugin.integrations.verl.prefix_scores import PrefixScorer
 from rredcot_plugin.integrations.verl.session_plane import as_sessions, layout_of
@@ -98,9 +99,16 @@ class StepReader:
         return StepState(roles, layout, plane, rows, summary, plan, credit_workers.group_ids, versions)
 
     def ask(self, batch: Any, state: StepState) -> None:
-        """Have the engine look at more than probes in its log-prob pass."""
+        """Have the engine look at more than probes in its log-prob pass.
+
+        Raises:
+            ValueError: the gradient, whose forward reads tokens alone, of rows that have more.
+        """
         if self.attributions:
             every = self.open_rows(batch, range(state.roles.rows))
+            if "gradient" in self.attributions:
+                key = f"algorithm.rredcot.value_estimator={self.settings.value_estimator}"
+                refuse_media(self.trainer, every, f"The gradient that {key} reads")
             ask_attribution(batch, every, self.attributions, state.roles, state.held, state.segments)
         if self.squares:
             batch.extra_info[transfer_fields.SQUARES] = True
