@@ -87,13 +87,13 @@ def _choices(settings: RRedCoTConfig, args: Any) -> tuple[RRedCoTConfig, Mapping
         )
     if args is None:
         return settings, found
-    from rredcot_plugin.integrations.openrlhf.settings import follow
+    from rredcot_plugin.integrations.openrlhf.settings import follow, longest_response
 
     followed = follow(settings, args)
     if followed.segmenter_kwargs != settings.segmenter_kwargs:
+        flag, length = longest_response(args)
         found["segmenter_kwargs.max_response_tokens"] = Choice(
-            args.rollout.max_new_tokens,
-            "segments are spread over the longest response, --rollout.max_new_tokens, unless told otherwise",
+            length, f"segments are spread over the longest response, {flag}, unless told otherwise"
         )
     return dataclasses.replace(followed, scale=settings.scale), found
 
@@ -101,6 +101,8 @@ def _choices(settings: RRedCoTConfig, args: Any) -> tuple[RRedCoTConfig, Mapping
 def _sizes(args: Any) -> Sizes | None:
     if args is None:
         return None
-    response = args.rollout.max_new_tokens or args.data.max_len
+    from rredcot_plugin.integrations.openrlhf.settings import longest_response
+
+    _, response = longest_response(args)
     sizes = Sizes(max(0, args.data.max_len - response), response, args.rollout.n_samples_per_prompt, None)
     return with_model(sizes, "--actor.model_name_or_path", str(args.actor.model_name_or_path))

@@ -77,6 +77,20 @@ def test_an_explanation_follows_openrlhfs_own_flags() -> None:
     assert "in the log-prob pass" in found["costs"][0]
 
 
+def test_an_explanation_of_an_agent_spreads_segments_over_the_whole_sequence() -> None:
+    flags = [
+        "-O",
+        f"--train.agent_func_path={Path(__file__).with_name('two_turns.py')}",
+        "-O",
+        "--data.max_len=5000",
+    ]
+    done = CliRunner().invoke(app, ["explain", str(SCRIPT), *flags, "--json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)["options"]["segmenter_kwargs.max_response_tokens"]
+    assert found["value"] == 5000
+    assert "the longest response, --data.max_len, unless" in found["reason"]
+
+
 def test_an_explanation_warns_as_that_of_verl() -> None:
     flags = ["--rollout.n_samples_per_prompt", "1", "--algo.advantage.lambd", "0.9", "--algo.rredcot.lam", "0.95",
              "--algo.rredcot.segmenter", "turn", "--algo.kl.init_coef", "0.01"]  # fmt: skip

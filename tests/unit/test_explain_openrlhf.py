@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.dry_run.errors import RecipeError
 from rredcot_plugin.explanation.answer import Explanation, explain_script
+from rredcot_plugin.integrations.openrlhf.settings import follow
 from tests.unit.recipe_scripts import RECIPES
 
 SCRIPT_OF_OPENRLHF = RECIPES / "openrlhf/run_qwen25_coder_1p5b.sh"
@@ -43,3 +46,22 @@ def test_another_estimator_of_openrlhf_is_left_alone(monkeypatch: pytest.MonkeyP
 def test_an_unknown_key_for_openrlhf_is_told_the_nearest() -> None:
     with pytest.raises(RecipeError, match=r"unknown key 'lamm' in --algo.rredcot. Did you mean 'lam'\?"):
         explain_script(SCRIPT_OF_OPENRLHF, ["--algo.rredcot.lamm=0.9"])
+
+
+@pytest.mark.parametrize(
+    ("most", "agent", "length"),
+    [(40, None, 40), (40, "agent.py", 1000), (None, None, 1000), (None, "agent.py", 1000)],
+)
+def test_segments_are_spread_over_what_the_executor_lets_a_response_have(
+    most: int | None, agent: str | None, length: int
+) -> None:
+    """An agent's turns go on until the sequence is as long as it may be, whatever one sample may have."""
+    args = SimpleNamespace(
+        algo=SimpleNamespace(advantage=SimpleNamespace(no_std_norm=False)),
+        data=SimpleNamespace(max_len=1000),
+        rollout=SimpleNamespace(max_new_tokens=most),
+        train=SimpleNamespace(agent_func_path=agent),
+    )
+    assert follow(RRedCoTConfig(segmenter="newline"), args).build_segmenter().max_response_tokens == length
+    own = RRedCoTConfig(segmenter="newline", segmenter_kwargs={"max_response_tokens": 77})
+    assert follow(own, args).build_segmenter().max_response_tokens == 77

@@ -10,7 +10,7 @@ from rredcot_plugin.biases import biases_of
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.integrations.advice import entropies_later, few_segments, no_siblings
 from rredcot_plugin.integrations.openrlhf.arguments import PREFIX
-from rredcot_plugin.integrations.openrlhf.settings import without_recorded
+from rredcot_plugin.integrations.openrlhf.settings import longest_response, without_recorded
 
 logger = logging.getLogger(__name__)
 
@@ -47,9 +47,7 @@ def notes_of(settings: RRedCoTConfig, args: Any) -> Iterator[str]:
         )
     if text := entropies_later(settings):
         yield text
-    flag, length = "--rollout.max_new_tokens ", args.rollout.max_new_tokens
-    if not length:
-        flag, length = "--data.max_len ", args.data.max_len
+    flag, length = longest_response(args)
     turns = None if args.train.agent_func_path else "--train.agent_func_path"
-    if text := few_segments(settings, length, flag, turns):
+    if text := few_segments(settings, length, f"{flag} ", turns):
         yield text

@@ -98,11 +98,21 @@ def check(estimator: str, options: Mapping[str, Any], settings: RRedCoTConfig) -
 
 def follow(settings: RRedCoTConfig, args: Any) -> RRedCoTConfig:
     """The options with what follows flags of OpenRLHF's own: the scale, and the longest response."""
-    given, length = settings.segmenter_kwargs, args.rollout.max_new_tokens
-    if length and "max_response_tokens" not in given and isinstance(settings.build_segmenter(), CutSegmenter):
+    given, (_, length) = settings.segmenter_kwargs, longest_response(args)
+    if "max_response_tokens" not in given and isinstance(settings.build_segmenter(), CutSegmenter):
         settings = dataclasses.replace(settings, segmenter_kwargs={**given, "max_response_tokens": int(length)})
     scale = choose_scale(settings, by_std=not args.algo.advantage.no_std_norm).value
     return dataclasses.replace(settings, scale=scale)
+
+
+def longest_response(args: Any) -> tuple[str, int]:
+    """The flag that says how long a response gets at most, and its value in tokens.
+
+    OpenRLHF's agents do not read ``--rollout.max_new_tokens``: all their turns together fill ``--data.max_len``.
+    """
+    if args.rollout.max_new_tokens and not args.train.agent_func_path:
+        return "--rollout.max_new_tokens", args.rollout.max_new_tokens
+    return "--data.max_len", args.data.max_len
 
 
 def check_flags(settings: RRedCoTConfig, args: Any) -> None:
