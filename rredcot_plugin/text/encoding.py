@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import zip_longest
 from typing import Any
@@ -112,6 +112,18 @@ class ProbeEncoder:
         self.answer_format = most_voted(style.votes) or self.answer_format
         if style.thinks:
             self.thinking, self.opens = True, self.opens or style.opens
+
+    def state_dict(self) -> dict[str, Any]:
+        """What past steps have taught: numbers and texts only, so that ``torch.load(weights_only=True)`` reads it."""
+        before = self._before and {**asdict(self._before), "votes": dict(self._before.votes)}
+        known = {"format": self.answer_format.name, "thinking": self.thinking, "opens": self.opens}
+        return {**known, "before": before}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        # another version may know other formats
+        self.answer_format = FORMATS.get(state["format"], self.answer_format)
+        self.thinking, self.opens, before = state["thinking"], state["opens"], state["before"]
+        self._before = before and AnswerStyle(**{**before, "votes": Counter(before["votes"])})
 
     def bridge_after(self, prefix: str, tail: str = "") -> str:
         """The bridge after a response that reads ``prefix`` so far, after a prompt that ends in ``tail``.

@@ -1,4 +1,4 @@
-"""Runs after ``openrlhf.trainer.ppo_trainer``: trainers whose checkpoints hold the fit of past steps."""
+"""Runs after ``openrlhf.trainer.ppo_trainer``: trainers whose checkpoints hold what is known of past steps."""
 
 from __future__ import annotations
 
@@ -7,18 +7,22 @@ from typing import Any
 
 import openrlhf.trainer.ppo_trainer as host
 
+from rredcot_plugin.adapter.state import state_of, take_up
+
 logger = logging.getLogger(__name__)
 
 STATE = "rredcot"
-"""Of the checkpoint's ``client_states``: the fit of past steps."""
+"""Of the checkpoint's ``client_states``: what is known of past steps."""
 
 
 def with_fit(trainer: Any, client_states: dict[str, Any] | None) -> dict[str, Any]:
-    return {**(client_states or {}), STATE: trainer.experience_maker.calibrator.state_dict()}
+    """``client_states`` with the fit of past steps, and how they answered."""
+    crediter = trainer.experience_maker.crediter
+    return {**(client_states or {}), STATE: state_of(crediter.calibrator, crediter.encoder)}
 
 
 class RRedCoTTrainerMixin(host.BasePPOTrainer):
-    """Methods of OpenRLHF's trainers, with the fit of past steps among what a checkpoint holds."""
+    """Methods of OpenRLHF's trainers, with what is known of past steps among what a checkpoint holds."""
 
     def train_step(self, rollout_samples: Any, global_step: int) -> Any:
         """Dumps bear the number that OpenRLHF logs the step with."""
@@ -36,7 +40,8 @@ class RRedCoTTrainerMixin(host.BasePPOTrainer):
     def init_checkpoint_states(self) -> dict[str, Any]:
         states: dict[str, Any] = _init(self)
         if STATE in states:
-            self.experience_maker.calibrator.load_state_dict(states.pop(STATE))
+            crediter = self.experience_maker.crediter
+            take_up(states.pop(STATE), crediter.calibrator, crediter.encoder)
             logger.warning("rredcot: the fit of past steps is back")
         return states
 

@@ -21,6 +21,7 @@ from verl.utils.debug import marked_timer
 from rredcot_plugin import __version__
 from rredcot_plugin.adapter.data_plane import OpenRows
 from rredcot_plugin.adapter.dump import Dumper
+from rredcot_plugin.adapter.state import state_of, take_up
 from rredcot_plugin.adapter.trace_record import Asked, CreditedBatch
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.credit.metrics import share
@@ -165,15 +166,15 @@ class CreditRunner:
         self._tracker.take(self.trainer.logger, step, mini_batch, batch)
 
     def save(self, folder: str) -> None:
-        """Write the calibration window beside verl's checkpoint, in one move."""
+        """Write what is known of past steps beside verl's checkpoint, in one move."""
         os.makedirs(folder, exist_ok=True)
         path = os.path.join(folder, STATE_FILE)
-        torch.save(self.calibrator.state_dict(), path + ".part")
+        torch.save(state_of(self.calibrator, self.credit_workers.encoder), path + ".part")
         os.replace(path + ".part", path)
 
     def load(self, folder: str) -> None:
         path = os.path.join(folder, STATE_FILE)
         if not os.path.exists(path):
-            logger.warning("rredcot: %s is missing, so the calibration window starts empty", path)
+            logger.warning("rredcot: %s is missing, so calibration and probes start without a past", path)
             return
-        self.calibrator.load_state_dict(torch.load(path, weights_only=True))
+        take_up(torch.load(path, weights_only=True), self.calibrator, self.credit_workers.encoder)
