@@ -111,9 +111,19 @@ TRAINER=(
   trainer.project_name="$PROJECT" trainer.experiment_name="${RUN_NAME}_$ADV_ESTIMATOR"
 )
 
+# What loggers, rewards and tools read from the environment. The processes of a Ray cluster that runs already do not see this
+# shell's, so verl is told to hand it on.
+FORWARDED=(
+  TENSORBOARD_DIR RREDCOT_MATH_TIMEOUT RREDCOT_MATH_WORKERS RREDCOT_CODE_SECONDS RREDCOT_SANDBOX RREDCOT_TRUST_CODE
+)
+
 train() {  # overrides that come last and win
+  local name
   [[ $ADV_ESTIMATOR != rredcot* ]] || ALGORITHM+=("${RREDCOT[@]}")
   export TENSORBOARD_DIR=${TENSORBOARD_DIR:-$OUT_DIR/tensorboard}
+  for name in "${FORWARDED[@]}"; do  # in quotes: Ray takes texts only, and 5 would be a number
+    [[ -z ${!name:-} ]] || TRAINER+=("+ray_kwargs.ray_init.runtime_env.env_vars.$name='${!name}'")
+  done
   exec "$PYTHON" -m verl.trainer.main_ppo \
     "${ALGORITHM[@]}" "${DATA[@]}" "${ACTOR[@]}" "${ROLLOUT[@]}" "${TRAINER[@]}" "$@"
 }

@@ -6,6 +6,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -89,6 +90,33 @@ def test_several_nodes(argv_of: Argv, compose: Compose) -> None:
     config = compose(argv_of(MATH / "run_qwen3_4b_fsdp2_vllm_multinode.sh", NNODES="4"))
     assert (config.trainer.nnodes, config.data.train_batch_size) == (4, 256)
     check_batches(config)
+
+
+@pytest.mark.parametrize("name", ["run_qwen3_4b_fsdp2_vllm_multinode.sh", "run_qwen3_4b_slurm.sbatch"])
+def test_processes_of_a_running_cluster_have_the_scripts_environment(
+    name: str, argv_of: Argv, compose: Compose, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """verl's own program hands them to Ray, whose processes began before the script has set anything."""
+    import ray
+    from verl.trainer import main_ppo
+
+    begun: list[dict[str, Any]] = []
+
+    def init(**given: Any) -> None:
+        begun.append(given)
+        raise InterruptedError
+
+    monkeypatch.delenv("NCCL_DEBUG", raising=False)  # which verl would leave as it is
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", init)
+    for knobs in ({"OUT_DIR": "/shared/out"}, {"TENSORBOARD_DIR": "/shared/tb", "RREDCOT_MATH_TIMEOUT": "9"}):
+        with pytest.raises(InterruptedError):
+            main_ppo.run_ppo(compose(argv_of(MATH / name, **knobs)), None)
+    first, second = (ray.runtime_env.RuntimeEnv(**given["runtime_env"])["env_vars"] for given in begun)
+    assert first["TENSORBOARD_DIR"] == "/shared/out/tensorboard"
+    assert "RREDCOT_MATH_TIMEOUT" not in first and "RREDCOT_MATH_WORKERS" not in second
+    assert (second["TENSORBOARD_DIR"], second["RREDCOT_MATH_TIMEOUT"]) == ("/shared/tb", "9")
+    assert "NCCL_DEBUG" in first, "beside verl's own"
 
 
 def test_multinode_without_a_cluster_says_so(tmp_path: Path) -> None:
