@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -53,7 +54,8 @@ def find_launch(
         variables: environment variables on top of the present ones.
 
     Raises:
-        RecipeError: no shell script, which is not run; or one that fails, starts no trainer, or another program of one.
+        RecipeError: no shell script, which is not run; or one that fails, starts no trainer, or another program of one,
+            or keeps an argument to itself.
     """
     _check_is_shell(script)
     before = {**os.environ, **(variables or {})}
@@ -75,7 +77,22 @@ def find_launch(
         raise RecipeError(
             f"{script}: expected one start of `python -m {MAIN}` or `python -m {stand_in.OURS}` (python or $PYTHON), got {found}"
         )
-    return _read(script, launches[0], before)
+    launch = _read(script, launches[0], before)
+    _check_reached(script, overrides, launches[0]["arguments"], "OpenRLHF" if launch.is_openrlhf else "verl")
+    return launch
+
+
+def _check_reached(script: Path, overrides: Sequence[str], arguments: Sequence[str], trainer: str) -> None:
+    """A script without "$@" drops its arguments in silence, and what it is then checked for is not what was asked."""
+    bare = [argument.lstrip("+") for argument in arguments]  # a script may add the + of a new key itself
+    pairs = [f"{flag}={value}" for flag, value in itertools.pairwise(bare)]  # or write a flag as two words
+    reached = {*bare, *pairs}
+    missing = [f"-O {override}" for override in overrides if override.lstrip("+") not in reached]
+    if missing:
+        raise RecipeError(
+            f'{script}: {", ".join(missing)} did not reach {trainer}: end the script\'s command with "$@", or write the '
+            "key into it"
+        )
 
 
 def _check_is_shell(script: Path) -> None:
