@@ -29,6 +29,9 @@ NEEDS = ("transformers", "yaml")
 SHOWN = 5
 """Broken lines that are told one by one."""
 
+SUFFIX = ".scored.jsonl"
+"""Of the output, in place of that of the rollouts."""
+
 NO_PROPOSAL = "rredcot/fallback/no_proposal/mean"
 NOTHING_PROBED = (
     "no trace had an answer to probe, so values are those of their groups: give ground_truth (or, for "
@@ -72,7 +75,7 @@ def score(
             raise ValueError(f"prompts={prompts}: allowed are {', '.join(HOW)}")
         Placement.choose(device, dtype)
         settings = ScoreSettings(
-            rollouts, model, out or rollouts.with_suffix(".scored.jsonl"), read_options(config, options or []),
+            rollouts, model, out or default_out(rollouts), read_options(config, options or []),
             device, dtype, temperature, prompts, chat_template, groups_per_chunk, batch_tokens, trust_remote_code, force,
         )  # fmt: skip
     except (ValueError, TypeError) as error:
@@ -94,6 +97,11 @@ def score(
     tell_left_out(rollouts, result.left_out, errors)
     if result.left_out:
         raise typer.Exit(1)
+
+
+def default_out(rollouts: Path) -> Path:
+    """Beside the rollouts; a folder, which reading will refuse, may have no name to add to, such as "."."""
+    return rollouts.with_suffix(SUFFIX) if rollouts.name else rollouts / SUFFIX
 
 
 def _reason(model: str, error: Exception) -> str:

@@ -20,8 +20,9 @@ def read_options(path: Path) -> dict[str, str]:
 
     Empty where there is no such file, or none that can be read.
     """
-    folder = path if path.is_dir() else path.parent
-    for file in (path.with_name(path.name + ".meta.json"), folder / ABOUT):
+    # a folder has nothing beside it, and the present one, ".", has no name to look by
+    files = [path / ABOUT] if path.is_dir() else [path.with_name(path.name + ".meta.json"), path.parent / ABOUT]
+    for file in files:
         try:
             found = json.loads(file.read_text("utf-8"))
         except (OSError, ValueError, RecursionError):

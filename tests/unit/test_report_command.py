@@ -27,6 +27,21 @@ def test_a_page_is_written_and_what_it_shows_is_told(dumps: Path) -> None:
     assert not list(Path().glob("*.part"))
 
 
+@pytest.mark.parametrize("here", [".", "./"])
+def test_the_present_folder_is_a_folder_like_others(
+    dumps: Path, here: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = tmp_path / "page.html"
+    assert run(dumps, "-o", page).exit_code == 0
+    expected = page.read_text("utf-8")
+    monkeypatch.chdir(dumps)
+    result = run(here, "-o", page, "--force")
+    assert result.exit_code == 0, result.stderr
+    assert page.read_text("utf-8").replace(">.<", f">{dumps}<") == expected
+    result = run(here, "--terminal")
+    assert result.exit_code == 0 and "4 traces in 2 groups" in result.stdout, result.output
+
+
 def test_nothing_is_overwritten_without_force(dumps: Path) -> None:
     page = Path("report.html")
     page.write_text("mine")

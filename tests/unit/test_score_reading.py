@@ -134,6 +134,10 @@ def test_nothing_to_read_exits_with_1(tmp_path: Path, content: str, told: str) -
 
 def test_no_such_file_or_model(rollouts: Path, tmp_path: Path) -> None:
     assert "no such file" in score(tmp_path / "none.jsonl").stderr
+    for folder in (Path(), tmp_path):
+        result = score(folder)
+        assert result.exit_code == 1
+        assert f"{folder}: expected a file of JSON lines, got a folder" in result.stderr
     result = score(rollouts, "-o", str(tmp_path / "o.jsonl"), model=tmp_path)
     assert result.exit_code == 1
     assert f"model={tmp_path}" in result.stderr
