@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rredcot_plugin.commands.score import tell_left_out
-from rredcot_plugin.commands.writing import written
+from rredcot_plugin.commands.writing import check_is_file, written
 
 if TYPE_CHECKING:
     from rredcot_plugin.offline.conditions import Condition, Selection
@@ -89,7 +89,8 @@ def _check_out(out: Path | None, rollouts: Sequence[Path], force: bool) -> None:
         return
     if any(out.resolve() == path.resolve() for path in rollouts):
         raise typer.BadParameter(f"out={out}: these are the rollouts themselves; take another file")
-    if out.is_dir() or (out.exists() and not force):
+    check_is_file("out", out)
+    if out.exists() and not force:
         raise typer.BadParameter(f"out={out}: in the way; take another file, or --force to overwrite it")
 
 

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.text import Text
 
 from rredcot_plugin.commands.report_steps import parse_steps, steps_there
+from rredcot_plugin.commands.writing import check_is_file
 
 if TYPE_CHECKING:
     from rredcot_plugin.report.corpus import Corpus
@@ -209,7 +210,8 @@ def _check_page(page: Path | None, paths: Sequence[Path], force: bool) -> None:
         return
     if any(page.resolve() == file.resolve() for path in paths for file in (path, *path.glob("*.jsonl"))):
         raise typer.BadParameter(f"out={page}: these are the rollouts themselves; take another file")
-    if page.is_dir() or (page.exists() and not force):
+    check_is_file("out", page)
+    if page.exists() and not force:
         raise typer.BadParameter(
             f"out={page}: in the way; take another file with --out, or --force to overwrite it"
         )

@@ -8,6 +8,18 @@ from pathlib import Path
 
 import typer
 
+from rredcot_plugin.offline.out_file import why_no_file
+
+
+def check_is_file(option: str, path: Path) -> None:
+    """A folder, or a device, is never overwritten, so that ``--force`` is no way out.
+
+    Raises:
+        typer.BadParameter: the output is one; says which.
+    """
+    if why := why_no_file(path):
+        raise typer.BadParameter(f"{option}={why}")
+
 
 @contextmanager
 def written(option: str, path: Path) -> Iterator[None]:

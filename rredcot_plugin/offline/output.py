@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, Self
 import torch
 
 from rredcot_plugin.offline.json_lines import BadLine
+from rredcot_plugin.offline.out_file import why_no_file
 
 KEPT = 2
 """States that are kept: where the file lost more than the last chunk, scoring starts over."""
@@ -58,9 +59,8 @@ class Output:
                 differs; with ``force`` it is emptied instead. One that another process writes to, whatever ``force``.
             ValueError: a folder that cannot be written to.
         """
-        if path.exists() and not path.is_file():
-            found = "a folder" if path.is_dir() else "something else"
-            raise OutputExistsError(f"{path}: expected a file to write to, got {found}")
+        if why := why_no_file(path):
+            raise OutputExistsError(why)
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("ab")
         try:

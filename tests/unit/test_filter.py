@@ -211,6 +211,16 @@ def test_nothing_is_overwritten_without_force(scored: Path) -> None:
     assert sorted(file.name for file in scored.parent.iterdir()) == ["out.jsonl", "scored.jsonl"]
 
 
+@pytest.mark.parametrize("force", [[], ["--force"]])
+def test_a_folder_is_no_output(scored: Path, force: list[str]) -> None:
+    folder = scored.with_name("d")
+    folder.mkdir()
+    result = run(scored, "--where", "peak > 0", "-o", folder, *force)
+    assert result.exit_code == 2
+    assert "expected a file to write to, got a folder" in " ".join(result.stderr.replace("│", " ").split())
+    assert "--force" not in result.stderr
+
+
 def test_counts_and_preview_obey_nothing_that_the_model_wrote(scored: Path) -> None:
     result = run(scored, "--where", "high-value-then-lost", "--where", "reward == 0", "--preview", "3")
     assert result.exit_code == 0

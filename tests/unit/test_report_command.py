@@ -53,6 +53,15 @@ def test_nothing_is_overwritten_without_force(dumps: Path) -> None:
     assert "Other &lt;title&gt;" in page.read_text("utf-8")
 
 
+@pytest.mark.parametrize("force", [[], ["--force"]])
+def test_a_folder_is_no_page(dumps: Path, tmp_path: Path, force: list[str]) -> None:
+    (tmp_path / "d").mkdir()
+    result = run(dumps, "-o", "d", *force)
+    assert result.exit_code == 2
+    assert "out=d: expected a file to write to, got a folder" in result.stderr
+    assert "--force" not in result.stderr
+
+
 def test_rollouts_are_never_overwritten(dumps: Path) -> None:
     before = (dumps / "1.jsonl").read_bytes()
     for out in (dumps / "1.jsonl", dumps):
