@@ -91,6 +91,7 @@ def run_score(settings: ScoreSettings, tell: Tell, show: Callable[[Progress], No
         OutputExistsError: an output in the way, or one that another process writes to.
         ValueError: rollouts or a model that cannot be read, or an output that somebody else has changed.
     """
+    _check_model(settings.model)
     placement = Placement.choose(settings.device, settings.dtype)
     found, bad = read_rows(settings.rollouts, reference_column(settings.config.build_value_estimator()))
     rows = last_outputs(found)
@@ -119,6 +120,18 @@ def run_score(settings: ScoreSettings, tell: Tell, show: Callable[[Progress], No
             metrics.append(found_metrics)
             show(Progress(done, len(rows)))
     return ScoreResult([*bad, *output.state.left_out], _means(metrics), len(metrics))
+
+
+def _check_model(name: str) -> None:
+    """A path to nothing would be taken for a name on the Hugging Face hub, and refused as a misspelt one."""
+    if not name.startswith(("/", ".", "~")) or Path(name).is_dir():
+        return
+    found = "is a file" if Path(name).is_file() else "no such folder"
+    hint = "; the shell has left ~ as it is: write $HOME instead" if name.startswith("~") else ""
+    raise ValueError(
+        f"model={name}: {found}; expected a folder with config.json, tokenizer and weights, or a name on the Hugging Face "
+        f"hub, such as Qwen/Qwen3-4B{hint}"
+    )
 
 
 def _score(
