@@ -59,6 +59,11 @@ def read_rows(path: Path, reference_column: str = "references") -> tuple[list[Ro
     return read_lines(path, lambda number, record: _row(number, record, names))
 
 
+def names_of(column: str) -> str:
+    """The names that a column may have, for a message."""
+    return " or ".join(map(repr, NAMES[column]))
+
+
 def is_from_verl(prompt: str | None, response: str | None) -> bool:
     """Whether these names of the two columns are those that verl's trainer writes."""
     return prompt == "input" and response == "output"
@@ -82,7 +87,7 @@ def _row(line: int, record: Mapping[str, Any], names: Mapping[str, Sequence[str]
     return Row(
         line=line,
         prompt=prompt,
-        response=_response(get("response")),
+        response=response_text(get("response")),
         reward=_reward(get("reward")),
         group=group,
         step=step,
@@ -120,7 +125,7 @@ def _is_message(value: Any) -> bool:
     )
 
 
-def _response(value: Any) -> str:
+def response_text(value: Any) -> str:
     """A text, or TRL's conversational form of it: a list of one message with a text as ``content``."""
     if isinstance(value, list) and len(value) == 1 and isinstance(value[0], Mapping):
         value = value[0].get("content")

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from rredcot_plugin.offline.input_columns import NAMES, VERL_KEY, is_from_verl
+from rredcot_plugin.offline.input_columns import NAMES, NEEDED, VERL_KEY, is_from_verl, names_of, response_text
 from rredcot_plugin.report.traces import ScoredSegment, Trace, number_or_nan, whole_number
 
 SHOWN_KEYS = 20
@@ -23,9 +23,7 @@ def read_rollout(record: Mapping[str, Any]) -> Trace:
         ValueError: a column is missing (naming those that are there), or has a value of the wrong kind.
     """
     used = {column: next((name for name in NAMES[column] if name in record), "") for column in NAMES}
-    missing = [
-        " or ".join(map(repr, NAMES[column])) for column in ("prompt", "response", "reward") if not used[column]
-    ]
+    missing = [names_of(column) for column in NEEDED if not used[column]]
     if missing:
         raise ValueError(f"missing columns: {', '.join(missing)}; found: {found_keys(record)}")
     prompt = _prompt(record[used["prompt"]])
@@ -37,7 +35,7 @@ def read_rollout(record: Mapping[str, Any]) -> Trace:
         prompt=prompt,
         ground_truth=None if truth is None else str(truth),
         reward=number_or_nan(record, used["reward"]),
-        segments=(ScoredSegment(_text(record[used["response"]]), 0, math.nan, math.nan, math.nan),),
+        segments=(ScoredSegment(response_text(record[used["response"]]), 0, math.nan, math.nan, math.nan),),
         has_segments=False,
     )
 
@@ -61,9 +59,3 @@ def _prompt(value: Any) -> str:
     if isinstance(value, list) and value and all(isinstance(message, Mapping) for message in value):
         return "\n".join(f"{message.get('role', '')}: {message.get('content', '')}" for message in value)
     raise ValueError(f"prompt: expected a text or a list of messages, got {value!r:.80}")
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"response: expected a text, got {value!r:.80}")
-    return value

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rredcot_plugin.offline.input_columns import NAMES, names_of
 from rredcot_plugin.offline.json_lines import UNREADABLE, array_of_objects, json_object, reason_of
 from rredcot_plugin.offline.rollout_record import found_keys, read_rollout
 from rredcot_plugin.report.choice import Candidate, Choice, Entry, Place
@@ -111,9 +112,10 @@ def read_line(record: Mapping[str, Any]) -> Trace:
     """A trace of a dump or of `rredcot score`, or a rollout without credit; ValueError if it is neither."""
     if "segments" in record:
         return read_trace(record)
-    if not {"output", "response"} & record.keys():
+    if not record.keys() & set(NAMES["response"]):
         raise ValueError(
-            f"missing columns: 'segments' (a dump) or 'output' (verl's rollouts); found: {found_keys(record)}"
+            f"missing columns: 'segments' (a dump, or from rredcot score) or {names_of('response')} (rollouts, with "
+            f"{names_of('prompt')} and {names_of('reward')}): rename yours; found: {found_keys(record)}"
         )
     return read_rollout(record)
 

@@ -137,7 +137,12 @@ def _worst(corpus: Corpus, most: int) -> list[RenderableType]:
     if most == 0 or not traces:
         return []
     if not corpus.has_credit:
-        return [Text("\nNo segment credit in these files: there are no worst segments to show.", style="dim")]
+        return [
+            Text(
+                "\nNo segment credit in these files: there are no worst segments to show. `rredcot score` adds it.",
+                style="dim",
+            )
+        ]
     scale = credit_scale(traces)
     found: list[RenderableType] = [_heading("Segments that lost the most reward")]
     for trace, _ in worst_segments(traces, most):

@@ -100,12 +100,24 @@ def test_only_verls_own_rows_have_the_key_of_a_row_as_uid(
     assert read_corpus([write(tmp_path / "x.jsonl", lines)]).num_groups == groups
 
 
+@pytest.mark.parametrize("completion", ["It is 2.", [{"role": "assistant", "content": "It is 2."}]])
+def test_rollouts_may_have_every_name_that_score_reads(tmp_path: Path, completion: Any) -> None:
+    """TRL's, in both of its forms, among them."""
+    message = [{"role": "user", "content": "1 + 1 ="}]
+    line = {"prompt": message, "completion": completion, "rewards": 1.0, "step": 3}
+    (group,) = read_corpus([write(tmp_path / "trl.jsonl", [line])]).groups
+    (found,) = group.traces
+    assert (found.step, found.prompt, found.reward) == (3, "user: 1 + 1 =", 1.0)
+    assert [segment.text for segment in found.segments] == ["It is 2."]
+
+
 BROKEN = [
     ('{"step": 1, "uid"', "no complete JSON"),
     ("[1]", "expected an object, got list"),
     ("\ud800", "no complete JSON"),
-    (json.dumps({"step": 1, "answer": 2}), "missing columns: 'segments' (a dump) or 'output' (verl's rollouts); "
-                                           "found: 'step', 'answer'"),
+    (json.dumps({"step": 1, "answer": 2}), "missing columns: 'segments' (a dump, or from rredcot score) or 'response' or "
+                                           "'output' or 'completion' (rollouts, with 'prompt' or 'input' and 'reward' or "
+                                           "'score' or 'rewards'): rename yours; found: 'step', 'answer'"),
     (json.dumps({"output": "x", "score": 1, **{f"k{i}": i for i in range(99)}}), "missing columns: 'prompt' or 'input'"),
     (json.dumps({**trace([0.1]), "reward": "1"}), "reward: expected a number or null, got '1'"),
     (json.dumps({**trace([0.1]), "reward": 10**400}), "reward: expected a number below 1e+15 in size"),

@@ -67,7 +67,7 @@ def test_rollouts_without_credit(dumps: Path) -> None:
     path = write(Path("rollouts/1.jsonl"), *lines)
     result = run(path, "--terminal", "-o", "page.html")
     assert result.exit_code == 0
-    assert "No segment credit" in result.stdout
+    assert "No segment credit in these files" in result.stdout and "`rredcot score` adds it" in result.stdout
     assert "nan" not in result.stdout.lower()
     assert "rredcot score" in Path("page.html").read_text("utf-8")
 
