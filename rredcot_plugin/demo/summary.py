@@ -19,7 +19,7 @@ HEADER = (
     f"last {WINDOW} steps",
     "held-out accuracy before",
     "after",
-    "seconds a step",
+    "seconds per step",
     "of it rredcot",
 )
 
@@ -52,7 +52,7 @@ class RunSummary:
 
 
 def summarise(name: str, scalars: Scalars) -> RunSummary:
-    """Means of the first and last ``WINDOW`` steps, first and last validation, median seconds a step.
+    """Means of the first and last ``WINDOW`` steps, first and last validation, median seconds per step.
 
     The share of rredcot is Σ timing_s/rredcot_* / Σ timing_s/step over the run.
     """
