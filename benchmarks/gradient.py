@@ -60,6 +60,10 @@ SHIPPED, BASELINE, TRACE = "default", "grpo", "norm_weighted_mean"
 MEASURES = ("snr_vs_grpo", "snr_vs_trace", "drawn_vs_grpo", "cosine", "bias", "spread_vs_grpo")
 
 
+INDISPENSABLE = (BASELINE, TRACE, SHIPPED)
+"""All others are measured by the first two, and the last is the headline."""
+
+
 def measured(found: list[Moments], baseline: list[Moments], trace: list[Moments]) -> dict[str, dict[str, float]]:
     """Of the sample (first) with the bootstrap interval; all draws paired with those of GRPO, and of one baseline per trace."""
     columns = {
@@ -105,11 +109,7 @@ def measure_family(setup: Setup, credits: Credits) -> tuple[Summary, dict[str, A
         try:
             numbers = measured(own, baseline, trace)
         except ValueError as error:
-            if name in (
-                BASELINE,
-                TRACE,
-                SHIPPED,
-            ):  # others are measured by the first two, and the last is the headline
+            if name in INDISPENSABLE:
                 raise
             print(f"{name}: left out, {error}", flush=True)
             continue

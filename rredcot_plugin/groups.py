@@ -45,7 +45,7 @@ class Outcomes:
 
 
 def group_index(group_ids: Sequence[Hashable]) -> Int[Tensor, " B"]:
-    """Whole numbers 0..G−1 in order of first appearance.
+    """Integers 0..G−1 in order of first appearance.
 
     >>> group_index(["b", "a", "b"]).tolist()
     [0, 1, 0]

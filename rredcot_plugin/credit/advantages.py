@@ -95,7 +95,8 @@ def scale_advantages(
     GRPO divides by the group's standard deviation, which is safe only because R − mean shrinks with it; another
     baseline b does not. With ``group_std`` a group without variance therefore earns nothing, as in GRPO, and
     in any other the divisor is at least 1/5 of the largest |b − mean| of the group; with ``batch_std`` the same
-    holds for the whole batch; what rewards vary by rounding alone is no variance. Where b is the group mean this is GRPO's division exactly.
+    holds for the whole batch. What rewards vary by rounding alone is no variance. Where b is the group mean this is GRPO's
+    division exactly.
     """
     by, stats = divisor(outcomes, scale), outcomes.stats
     if scale not in ("group_std", "batch_std"):

@@ -156,7 +156,7 @@ class Scorer:
         specs: Sequence[Sequence[ProbeSpec]],
         trunk: KeptTrunk | None = None,
     ) -> list[list[float]]:
-        """Summed log-probs of the counted tokens of every probe, per row in the order of ``specs``; behind a ``trunk``
+        """Summed log-probs of the counted tokens of every probe, per row in the order of ``specs``; after a ``trunk``
         of the same rows and weights, where there is one."""
         found: list[list[float]] = [[] for _ in rows]
         asked = [i for i, row in enumerate(specs) if row]

@@ -39,11 +39,13 @@ class MixtureEstimator:
 
     def combine(self, estimates: Sequence[Estimate], rollouts: Rollouts, segments: Segments) -> Estimate:
         known = torch.stack([e.at_states() for e in estimates])  # (M, B, S)
+        known_at, rows = known.any(dim=0), torch.stack([e.known for e in estimates])
+        known = torch.where(known_at, known, rows[:, :, None])  # what stands in, where nobody knows the state
         share = torch.tensor(self.weights)[:, None, None] * known
         total = share.sum(dim=0)
         values = torch.where(known, torch.stack([e.values for e in estimates]), 0.0)
         mixed = (share * values).sum(dim=0) / total.clamp(min=1e-12)
-        return Estimate(mixed, torch.stack([e.known for e in estimates]).any(dim=0), total > 0)
+        return Estimate(mixed, rows.any(dim=0), known_at)
 
 
 def _entry(entry: str | Mapping[str, Any]) -> tuple[Any, Mapping[str, Any], float]:

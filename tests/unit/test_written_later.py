@@ -12,6 +12,8 @@ import torch
 import rredcot_plugin as rr
 from rredcot_plugin.text.tool_calls import calls_in
 from rredcot_plugin.values.calibration import OutcomeCalibrator
+from rredcot_plugin.values.environment import EnvironmentEstimator
+from rredcot_plugin.values.mixture import MixtureEstimator
 
 IN_BRACES = ["Well", "\n", "```py {", "x ####", " 4", "}", "\n", "foo", "\n"]
 BOXED_IN_BRACES = ["Well", "\n", "``` {", "\\boxed{", "4", "}", "}", "\n", "foo", "\n"]
@@ -113,3 +115,21 @@ def test_which_groups_a_fit_sees_is_not_up_to_how_long_a_rollout_gets() -> None:
     for most in (48, 72, 96):  # of 24 × 4 states after a prompt
         assert torch.equal(baselines(0, most), baselines(10, most))
     assert not torch.equal(baselines(0, 48), baselines(0, 96)), "a sample is another fit"
+
+
+def test_a_mixture_of_one_stands_in_as_that_one_does() -> None:
+    """Where nothing has been said yet; what builds on a mixture (``iterative``) reads these values too."""
+    said = torch.tensor([[torch.nan, torch.nan, 0.9]] * 3)
+    rewards = torch.tensor([[0.0, 0.0, 1.0]] * 3)
+    rollouts = rr.Rollouts(
+        torch.zeros(3, 3, dtype=torch.int64),
+        torch.ones(3, 3).bool(),
+        rewards,
+        [0] * 3,
+        token_scores={"environment": said},
+    )
+    segments = rr.Segments(torch.arange(3).expand(3, 3).contiguous(), torch.full((3,), 3))
+    own = EnvironmentEstimator()(None, rollouts=rollouts, segments=segments)
+    mixed = MixtureEstimator(["environment"]).combine([own], rollouts, segments)
+    assert torch.allclose(mixed.values, own.values) and own.values[0].tolist() == pytest.approx([1.0, 1.0, 0.9])
+    assert torch.equal(mixed.at_states(), own.at_states()) and not mixed.at_states()[:, :2].any()

@@ -25,7 +25,7 @@ MOST_ROWS = 4096
 """That lie in TransferQueue at once: its number of rows is limited, and every probe repeats the prefix of its trace."""
 
 Row = tuple[torch.Tensor, int]
-"""The token ids of a prefix and a probe behind it, and how many of the last ones count."""
+"""The token ids of a prefix and a probe after it, and how many of the last ones count."""
 
 
 def batched_log_probs(

@@ -29,7 +29,7 @@ COUNTS = {
     "data.max_prompt_length": 1,
     "data.max_response_length": 1,
 }
-"""Whole numbers of verl's, and the least that each may be."""
+"""Integers of verl's, and the least that each may be."""
 
 REPLAYING = ("megatron", "veomni")
 """Strategies with verl's router replay; their engines run no probes in the log-prob pass."""
@@ -65,7 +65,7 @@ def check_counts(config: Any) -> None:
     for key, least in COUNTS.items():
         value = OmegaConf.select(config, key)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-            raise ValueError(f"{key}={value!r}: allowed are whole numbers from {least}")
+            raise ValueError(f"{key}={value!r}: allowed are integers from {least}")
 
 
 def check_trainer(config: Any) -> None:

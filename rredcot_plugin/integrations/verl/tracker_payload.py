@@ -36,7 +36,7 @@ class Histogram:
 class Sample:
     """The segment of a trace that lost the most. Texts are cut and without control characters; numbers may be NaN.
 
-    ``place`` is its number and how many there are; ``credit`` is δ, ``before`` and ``after`` are V̂ around it (behind
+    ``place`` is its number and how many there are; ``credit`` is δ, ``before`` and ``after`` are V̂ around it (after
     the last segment: the reward).
     """
 
