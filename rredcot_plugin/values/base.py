@@ -163,13 +163,16 @@ def nothing_known(segments: Segments) -> Estimate:
 def scores_at_states(name: str, rollouts: Rollouts, segments: Segments) -> Estimate:
     """``token_scores[name]`` at the first token of each segment: the number about the state before it.
 
-    A row is known where all of its states after the prompt have a finite number.
+    A state whose number is not finite has that of the state before it, whatever comes later; without an earlier one it is
+    not known, nor is a row without any.
     """
     scores = (rollouts.token_scores or {}).get(name)
     if scores is None:
         return nothing_known(segments)
     columns = segments.starts.clamp(max=max(0, scores.shape[1] - 1))
     at = scores.float().gather(1, columns)
-    finite = torch.isfinite(at) | ~segments.exists
-    known = finite[:, 1:].all(dim=1) & (segments.num_segments > 0)
-    return Estimate(torch.where(segments.exists & known[:, None], at, 0.0), known)
+    finite = torch.isfinite(at) & segments.exists
+    latest = torch.where(finite, torch.arange(at.shape[1], device=at.device), -1).cummax(dim=1).values
+    known_at = (latest >= 0) & segments.exists
+    values = torch.where(known_at, at.gather(1, latest.clamp(min=0)), 0.0)
+    return Estimate(values, finite.any(dim=1), known_at)

@@ -77,25 +77,32 @@ def test_the_sum_telescopes_to_the_outcome_whatever_the_scores(rollouts: rr.Roll
             assert torch.allclose(credit.advantages.sum(1)[some], total[some], atol=1e-4)
 
 
-def test_without_a_finite_score_at_every_boundary_a_row_has_the_mean_of_its_group() -> None:
-    scores = torch.tensor([[0.5, float("nan"), 0.2], [0.1, 0.2, 0.3]])
-    rewards = torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_where_a_score_is_not_finite_the_one_before_it_stands_and_the_mean_of_the_group_without_any(
+    bad: float,
+) -> None:
+    scores = torch.tensor([[0.5, bad, 0.2], [bad, bad, 0.3], [0.1, 0.2, bad], [bad, bad, bad]])
+    rewards = torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.5], [0.0, 0.0, 0.0]])
     rollouts = rr.Rollouts(
-        torch.zeros(2, 3, dtype=torch.int64),
-        torch.ones(2, 3).bool(),
+        torch.zeros(4, 3, dtype=torch.int64),
+        torch.ones(4, 3).bool(),
         rewards,
-        ["u", "u"],
+        ["u", "u", "v", "v"],
         token_scores={"reward_model": scores},
     )
     config = rr.RRedCoTConfig.from_mapping(TOKENWISE)
     segments = config.build_segmenter()(rollouts)
-    assert RewardModelEstimator()(None, rollouts=rollouts, segments=segments).known.tolist() == [False, True]
+    found = RewardModelEstimator()(None, rollouts=rollouts, segments=segments)
+    assert found.known.tolist() == [True, True, True, False]
+    assert found.values[0].tolist() == pytest.approx([0.5, 0.5, 0.2])
+    assert found.values[2].tolist() == pytest.approx([0.1, 0.2, 0.2])
+    assert found.at_states()[1].tolist() == [False, False, True]  # what comes later is not known earlier
     credit = rr.assign_credit(rollouts, config)
-    assert credit.metrics["rredcot/fallback/group_mean/mean"] == 0.5
+    assert credit.metrics["rredcot/fallback/group_mean/mean"] == 0.25
     assert torch.isfinite(credit.advantages).all()
-    # a NaN where no boundary reads it (behind the end, say) does no harm
-    coarse = rr.Segments(torch.tensor([[0, 0, 1], [0, 0, 1]]), torch.tensor([2, 2]))
-    assert RewardModelEstimator()(None, rollouts=rollouts, segments=coarse).known.all()
+    # a score where no boundary reads it does no harm
+    coarse = rr.Segments(torch.tensor([[0, 0, 1]] * 4), torch.full((4,), 2))
+    assert RewardModelEstimator()(None, rollouts=rollouts, segments=coarse).at_states()[0].all()
 
 
 def test_what_the_glue_reads_of_it() -> None:
