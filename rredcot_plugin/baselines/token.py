@@ -115,7 +115,7 @@ def _groups(index: Int[Tensor, " B"]) -> list[Int[Tensor, " N"]]:
 def _positions(mask: Bool[Tensor, "N T"]) -> tuple[Int[Tensor, "N T"], Int[Tensor, " N"]]:
     """Number of each unmasked token within its trace, from 0 (0 elsewhere), and the tokens of each trace."""
     counted = mask.cumsum(dim=1)
-    return torch.where(mask, counted - 1, 0), counted[:, -1]
+    return torch.where(mask, counted - 1, 0), mask.sum(dim=1)
 
 
 def _pack(numbers: Float[Tensor, "N T"], index: Int[Tensor, "N T"], lengths: Int[Tensor, " N"]) -> Tensor:

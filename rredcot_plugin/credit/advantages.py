@@ -102,11 +102,12 @@ def scale_advantages(
     if scale not in ("group_std", "batch_std"):
         return advantages / by[:, None]
     index = stats.index if scale == "group_std" else torch.zeros_like(stats.index)
-    distance = torch.where(real, (baselines - stats.mean[:, None]).abs(), 0.0).amax(dim=1)
+    distance = torch.where(real, (baselines - stats.mean[:, None]).abs(), 0.0)
+    farthest = distance.amax(dim=1) if distance.shape[1] else torch.zeros_like(stats.mean)
     by_rounding = ROUNDING * _largest(outcomes.size, index)
     alone = (stats.count if scale == "group_std" else outcomes.finite.sum()) <= 1  # a deviation of 1 by convention
     varies = alone | (by - EPSILON > by_rounding)
-    by = torch.maximum(by, _largest(distance, index) / LARGEST_CORRECTION)
+    by = torch.maximum(by, _largest(farthest, index) / LARGEST_CORRECTION)
     return torch.where(varies[:, None], advantages / by[:, None], 0.0)
 
 

@@ -154,7 +154,7 @@ def test_the_fit_goes_into_checkpoints_and_back(
     saved = module.with_fit(SimpleNamespace(experience_maker=maker), {"global_step": 3})
     assert saved["global_step"] == 3
     fresh = ours(host, tokenizer, monkeypatch, {})
-    fresh.calibrator.load_state_dict(saved[module.STATE])
+    fresh.crediter.calibrator.load_state_dict(saved[module.STATE])
     one, other = (credited(own, experiences(host, seed=1)) for own in (maker, fresh))
     for mine, theirs in zip(one, other, strict=True):
         assert torch.equal(mine.advantages, theirs.advantages)

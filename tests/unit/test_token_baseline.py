@@ -264,3 +264,13 @@ def test_the_own_sample_in_the_mean_would_bias_it() -> None:
     advantages = torch.where(mask, rollouts.outcomes[:, None] - sums[0] / sums[1].clamp(min=1e-8), 0.0)
     exact = groups.policy.exact_gradient
     assert float((groups.expected_gradient(advantages) - exact).norm() / exact.norm()) > 0.1
+
+
+@pytest.mark.parametrize("rows", [0, 2])
+def test_responses_without_a_single_token(rows: int) -> None:
+    nothing = torch.zeros(rows, 0)
+    rollouts = rr.Rollouts(
+        nothing.long(), nothing.bool(), nothing, ["a"] * rows, log_probs=nothing, sum_pi_squared=nothing
+    )
+    for scale in ("none", "group_std", "batch_std"):
+        assert rr.assign_credit(rollouts, rr.RRedCoTConfig(**OPTIONS, scale=scale)).advantages.shape == (rows, 0)

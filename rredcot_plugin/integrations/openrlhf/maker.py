@@ -39,11 +39,6 @@ class RRedCoTExperienceMaker(Base):
         self._warned, self._plan_seconds = False, 0.0
         self.dumper = Dumper.of_run(self.settings, __version__)
 
-    @property
-    def calibrator(self) -> Any:
-        """The fit of past steps, which checkpoints hold."""
-        return self.crediter.calibrator
-
     def split_rollout_samples(self, rollout_samples: list[Any]) -> list[Any]:
         """OpenRLHF goes on without a reward where the reward function raises, and fails here for want of it.
 
