@@ -95,7 +95,7 @@ COMMANDS = {
     **{
         f"learning_lm_ranks_{group}": f"python benchmarks/learning.py --batch lm --matmul bfloat16 --families ranks --steps 50 "
         f"--eval-every 10 --prompts {16 // group} --group {group} --systems {systems} --rates 2e-5 --tuning-seeds "
-        f"--seeds 0 1 2 3 --output benchmarks/results/learning_lm_ranks_{group}.json"
+        f"--seeds 0 1 2 3 4 --output benchmarks/results/learning_lm_ranks_{group}.json"
         for group, systems in ((4, "grpo"), (1, "grpo rredcot line_rewards"))
     },
     **{
