@@ -26,6 +26,7 @@ from ceilings import STUDY as CEILINGS
 from ceilings import by
 from learn.curves import Curves, smoothed
 from learn.statistics import mean_band
+from learn.systems import choose
 from line_rewards import LANGUAGE_MODEL as RANKS
 from line_rewards import STUDY as LINE_REWARDS
 from line_rewards import TRAPS
@@ -114,13 +115,17 @@ SIGNAL_SHAPES = {f"{shape.replace(' × ', 'x')}/{system}": style for (shape, sys
 
 
 def accuracies(result: str, family: str, system: str) -> tuple[np.ndarray, np.ndarray]:
-    """Steps (E,) of the validations, and smoothed accuracies (n, E) of the measured runs at the tuned rate."""
+    """Steps (E,) of the validations, and smoothed accuracies (n, E) of the measured runs at the tuned rate.
+
+    A result keeps the runs of earlier reports, those of a former default under the same name too: they are left out.
+    """
     record = json.loads((RESULTS / f"{result}.json").read_text())
     rate = record["settings"]["chosen_rates"][f"{family} {system}"]
+    wanted = {"family": family, "system": system, "rate": rate, **choose([system], [])[0].identity}
     runs = []
     for row in record["raw"]:
         run = row["identity"]
-        same = (run["family"], run["system"], run["rate"]) == (family, system, rate)
+        same = run.items() >= wanted.items()
         if same and run["seed"] in record["seeds"] and row["status"] == "done":
             runs.append({name: np.array(row["evals"][name].split(), float) for name in ("step", "accuracy")})
     return runs[0]["step"], np.apply_along_axis(smoothed, 1, np.array([run["accuracy"] for run in runs]))
