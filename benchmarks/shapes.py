@@ -9,6 +9,7 @@ intervals, and final accuracy minus that of the run with the same seed, against 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,7 +69,12 @@ Found = dict[tuple[str, str], dict[str, Curves]]
 
 
 def found_curves(study: Study, folder: Path = FOLDER) -> Found:
-    """The runs of every system that has some, by shape."""
+    """The runs of every system that has some, by shape.
+
+    Raises:
+        ValueError: runs of one name that differ in more than their seed, or of a family that began with different models:
+            a result file keeps all runs that it ever had, and no mean may be of two kinds of them.
+    """
     found: Found = {}
     for shape, result in study.results.items():
         rows = [with_numbers(row) for row in rows_of(folder / f"{result}.json")]
@@ -76,11 +82,22 @@ def found_curves(study: Study, folder: Path = FOLDER) -> Found:
             own = {family: _runs(rows, family, system) for family in study.families}
             if all(own.values()):
                 found[shape, system] = {family: curves_of(runs) for family, runs in own.items()}
+    for family in study.families:
+        models = {digest for own in found.values() for digest in own[family].weights} - {""}
+        if len(models) > 1:
+            raise ValueError(
+                f"{family}: the runs of {', '.join(study.results.values())} began with {len(models)} models"
+            )
     return found
 
 
 def _runs(rows: list[dict], family: str, system: str) -> list[tuple[int, dict]]:
     of = [row for row in rows if (row["identity"]["family"], row["identity"]["system"]) == (family, system)]
+    kinds = {json.dumps({**row["identity"], "seed": None}, sort_keys=True) for row in of}
+    if len(kinds) > 1:
+        raise ValueError(
+            f"{family} {system}: runs of {len(kinds)} kinds under one name: {'; '.join(sorted(kinds))}"
+        )
     return [(row["identity"]["seed"], row) for row in of]
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,3 +49,24 @@ def test_validating_greedily_changed_no_run(found: shapes.Found) -> None:
         there = shapes.found_curves(study)
         for key in (("4 × 4", "grpo"), ("16 × 1", "grpo"), ("16 × 1", "rredcot")):
             assert shapes.finals(found[key][family]) == shapes.finals(there[key][family])
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"identity": {"rate": 2e-4}}, "chains grpo: runs of 2 kinds"),
+        ({"identity": {"sizes": {"steps": 60}}}, "chains grpo: runs of 2 kinds"),
+        ({"weights": "another"}, "chains: the runs of .* began with 2 models"),
+    ],
+)
+def test_no_mean_is_of_two_kinds_of_runs(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    """A result keeps every run that it ever had; one of another rate would count as one more seed."""
+    study = shapes.Study(("chains",), {"4 × 4": "runs"}, (), {"grpo": "GRPO"})
+    record = json.loads((shapes.FOLDER / "learning_greedy_4.json").read_text())
+    (tmp_path / "runs.json").write_text(json.dumps(record))
+    assert shapes.found_curves(study, tmp_path)["4 × 4", "grpo"]["chains"].runs == 5
+    first = next(row for row in record["raw"] if row["identity"]["family"] == "chains")
+    other = {**first, **changes, "identity": {**first["identity"], **changes.get("identity", {})}}
+    (tmp_path / "runs.json").write_text(json.dumps({"raw": [*record["raw"], other]}))
+    with pytest.raises(ValueError, match=said):
+        shapes.found_curves(study, tmp_path)
