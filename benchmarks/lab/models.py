@@ -4,6 +4,7 @@ after they were taught a wrong habit; and a real language model after a warm-up 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -136,11 +137,21 @@ def measure_last_layers(model: Any, layers: int = LAST_LAYERS) -> None:
         part.requires_grad_(True)
 
 
+def model_digest(model: str, spec: CleanTraining) -> str:
+    """Of all that makes a model what it is."""
+    if model == DEMO:
+        content = (CHECKPOINT / "model.safetensors").read_bytes()
+    elif model == LM:
+        content = WarmUp().digest.encode()
+    else:
+        content = json.dumps(small_settings(model, spec), sort_keys=True).encode()
+    return hashlib.sha256(content).hexdigest()[:12]
+
+
 def folder_name(family: Family, spec: CleanTraining) -> str:
-    """Where a family's files go, so that those of another model are not taken for this one's."""
-    if family.model == DEMO:
-        return family.name
-    return f"{family.name}_{WarmUp().digest if family.model == LM else spec.steps}"
+    """Where a family's files go, so that those of another model, or of a model that was made in another way, are not taken
+    for this one's."""
+    return f"{family.name}_{WarmUp().digest if family.model == LM else model_digest(family.model, spec)}"
 
 
 def weights_digest(model: torch.nn.Module) -> str:

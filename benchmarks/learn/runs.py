@@ -10,15 +10,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import lab.models
 from lab.devices import CPU, FLOAT32
 from lab.lm.tasks import LM
-from lab.lm.warm_up import WarmUp
-from lab.models import CleanTraining, small_settings
+from lab.models import CleanTraining
 from lab.store import read_checked, write_checked
 from lab.tasks import DEMO, FAMILIES
 
 from learn.systems import System
-from rredcot_plugin.tiny import CHECKPOINT
 
 LEAN, VERL = "lean", "verl"
 DONE, FAILED = "done", "failed"
@@ -103,13 +102,7 @@ class Run:
 
 @cache
 def model_digest(model: str, clean_steps: int) -> str:
-    if model == DEMO:
-        content = (CHECKPOINT / "model.safetensors").read_bytes()
-    elif model == LM:
-        content = WarmUp().digest.encode()
-    else:
-        content = json.dumps(small_settings(model, CleanTraining(steps=clean_steps)), sort_keys=True).encode()
-    return hashlib.sha256(content).hexdigest()[:12]
+    return lab.models.model_digest(model, CleanTraining(steps=clean_steps))
 
 
 def save(folder: Path, run: Run, record: Record) -> None:

@@ -13,12 +13,13 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
+import lab.models
 from fidelity import ceilings, judge
 from lab.agreement import Pairs, blame, ceiling, pearson, rmse, spearman
 from lab.diagnose import Table, diagnose
 from lab.estimators import ESTIMATORS, Workbench, config_of
 from lab.judged import Judged
-from lab.models import CleanTraining, build_clean, load_models, weights_digest
+from lab.models import CleanTraining, build_clean, folder_name, load_models, weights_digest
 from lab.programs import run_program
 from lab.rollouts import Actor, Reference, reference_values, sample_batch
 from lab.sampling import continuations
@@ -148,6 +149,19 @@ def test_models_that_come_with_the_project_are_not_trained_again(
     assert all(torch.equal(tensor, shipped[key]) for key, tensor in model.state_dict().items())
     untouched = build_clean(build_tokenizer(), CleanTraining())
     assert weights_digest(model) != weights_digest(untouched) and not list(tmp_path.iterdir())
+
+
+def test_what_a_model_made_is_not_taken_for_that_of_another(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    spec, named = CleanTraining(), ("sums", "own_sums", "habits")
+    before = {name: folder_name(FAMILIES[name], spec) for name in named}
+    assert folder_name(FAMILIES["habits"], dataclasses.replace(spec, rate=1e-3)) != before["habits"]
+    monkeypatch.setattr(lab.models, "HABIT_STEPS", 500)
+    assert {name for name in named if folder_name(FAMILIES[name], spec) != before[name]} == {"habits"}
+    (tmp_path / "model.safetensors").write_bytes(b"another demo")
+    monkeypatch.setattr(lab.models, "CHECKPOINT", tmp_path)
+    assert folder_name(FAMILIES["sums"], spec) != before["sums"]
 
 
 def test_agreement_against_numpy() -> None:
