@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from rredcot_plugin.config import RRedCoTConfig
+from rredcot_plugin.presets import PRESETS
 from rredcot_plugin.values.base import calibrates, proposal_limits, scores_read
 from rredcot_plugin.values.features import NAMES
 
@@ -31,6 +32,18 @@ SEGMENTER = "newline"
 
 FORMER_WINDOW = 4
 """``calibrate_window`` of the default, before it was ``auto``."""
+
+
+MEASURED_PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "lean": {"value_estimator": "confidence", "baseline": "trace"},
+    "low_variance": {
+        "scale": "none",
+        "baseline": "trace",
+        "baseline_kwargs": {"floor": 0.0001, "pseudo_rollouts": 32},
+        "credit_weight": 0.5,
+    },
+}
+"""What these presets were in the committed runs, which name the preset alone."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +79,9 @@ class System:
         if self.estimates:
             config = self.config
             known["options"].setdefault("baseline", config.baseline)  # what the default is has changed once
+            preset = self.options.get("preset")
+            if preset is not None and PRESETS[preset].keys != MEASURED_PRESETS.get(preset):
+                known["preset"] = dict(PRESETS[preset].keys)  # a name alone would stand for two sets of options
             fitted = config.calibrate != "none" and calibrates(config.build_value_estimator())
             known["features"] = list(NAMES) if fitted else []
             if fitted and config.calibrate_window != FORMER_WINDOW:  # earlier runs do not name theirs

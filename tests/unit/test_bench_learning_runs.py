@@ -21,10 +21,11 @@ from learn.execute import execute, known_records
 from learn.runs import DONE, FAILED, load, merge, save, with_texts
 from learn.schedule import Plan
 from learn.summary import summarize
-from learn.systems import System
+from learn.systems import System, parse_system
 from learn.tables import make_tables, objections, page_tables
 from learn.trainer import LeanTrainer
 
+from rredcot_plugin.presets import PRESETS
 from tests.unit.learning_cases import NO_MODELS, SMALL, run_of, small_plan, system
 
 
@@ -134,6 +135,21 @@ def test_a_result_says_which_baseline_the_default_was() -> None:
     assert system("rredcot").identity["options"] == {"baseline": "auto", "calibrate_window": "auto"}
     assert system("rredcot_window4").identity["options"] == {"baseline": "auto", "calibrate_window": 4}
     assert "calibrate_window" not in system("attention").identity["options"], "it fits nothing"
+
+
+def test_a_preset_that_has_changed_makes_other_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [
+        replace(run_of("grpo"), system=parse_system([name, f"preset={name}"])) for name in ("lean", "low_variance")
+    ]
+    before = [run.file for run in runs]
+    assert all(set(run.identity["options"]) == {"preset", "baseline", "calibrate_window"} for run in runs)
+    assert not any("preset" in run.identity for run in runs), (
+        "those of the committed results say no more than the name"
+    )
+    for name in ("lean", "low_variance"):
+        changed = replace(PRESETS[name], keys={**PRESETS[name].keys, "credit_weight": 0.25})
+        monkeypatch.setitem(PRESETS, name, changed)
+    assert not set(before) & {run.file for run in runs}
 
 
 def test_failed_runs_are_named_and_part_of_no_mean(plan: Plan, folder: Path, tmp_path: Path) -> None:
