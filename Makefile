@@ -225,7 +225,9 @@ bench-estimators: env
 
 # Hours; goes on where it was.
 bench-learning: env
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/learning.py --jobs 2 --page docs/evidence/learning.md
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/learning.py --jobs 2 --families habits chains --systems grpo mc_grpo attention \
+	    gradient rredcot_paper red rredcot trace_baseline control_no_reward control_shuffled_values \
+	    --seeds 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 --page docs/evidence/learning.md
 
 # The regression gate: a few minutes on two cores, against benchmarks/results.
 bench-quick: env
