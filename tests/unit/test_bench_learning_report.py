@@ -273,18 +273,6 @@ def test_both_batches_generate_as_much_and_validate_as_often() -> None:
     )
 
 
-def test_make_asks_for_what_the_page_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe = (learning.ROOT / "Makefile").read_text().partition("\nbench-learning: env\n")[2].partition("\n\n")[0]
-    words = recipe.replace("\\\n", " ").partition("benchmarks/learning.py ")[2].split()
-    monkeypatch.chdir(learning.ROOT)
-    monkeypatch.setattr(sys, "argv", ["learning.py", *words])
-    _, plan = learning.parse_arguments()
-    record = json.loads((learning.RESULTS / "learning.json").read_text())
-    shown = {tuple(name.split("/")[:2]) for name in record["summary"] if name.endswith("/runs")}
-    assert {(family, system.name) for family in plan.families for system in plan.systems} == shown
-    assert list(plan.seeds) == record["seeds"]
-
-
 def test_the_figure_of_the_effect_shows_measured_seeds_of_every_system() -> None:
     for family, (result, _) in PANELS.items():
         summary = json.loads((learning.RESULTS / f"{result}.json").read_text())["summary"]

@@ -198,3 +198,15 @@ def test_the_shape_of_a_step_may_be_given(
     with pytest.raises(SystemExit, match="2"):
         learning.parse_arguments()
     assert "group=0: allowed are positive integers" in capsys.readouterr().err
+
+
+def test_make_asks_for_what_the_page_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = (learning.ROOT / "Makefile").read_text().partition("\nbench-learning: env\n")[2].partition("\n\n")[0]
+    words = recipe.replace("\\\n", " ").partition("benchmarks/learning.py ")[2].split()
+    monkeypatch.chdir(learning.ROOT)
+    monkeypatch.setattr(sys, "argv", ["learning.py", *words])
+    _, plan = learning.parse_arguments()
+    record = json.loads((learning.RESULTS / "learning.json").read_text())
+    shown = {tuple(name.split("/")[:2]) for name in record["summary"] if name.endswith("/runs")}
+    assert {(family, system.name) for family in plan.families for system in plan.systems} == shown
+    assert list(plan.seeds) == record["seeds"]
