@@ -10,6 +10,7 @@ import torch
 
 from rredcot_plugin.baselines.base import Evidence, is_per_token
 from rredcot_plugin.baselines.value import ValueBaseline
+from rredcot_plugin.checks import check_finite, check_shape
 from rredcot_plugin.choices import choose_scale, measures_from_groups_mean
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.credit import metrics as metric
@@ -35,7 +36,7 @@ from rredcot_plugin.groups import Outcomes, group_stats
 from rredcot_plugin.segmenters.lookahead import LookaheadWatch
 from rredcot_plugin.state_numbers import StateNumbers
 from rredcot_plugin.state_values import has_groups_mean, step_values
-from rredcot_plugin.types import Credit, Rollouts, Segments, check_finite, check_partition, check_shape
+from rredcot_plugin.types import Credit, Rollouts, Segments, check_partition
 from rredcot_plugin.values.base import Probed
 from rredcot_plugin.values.calibration import OutcomeCalibrator
 
@@ -79,7 +80,7 @@ def assign_credit(
     Raises:
         ValueError: numbers that are not finite or do not fit, segments that are no partition, or missing signals.
     """
-    config, states = config or RRedCoTConfig(), states or StateNumbers()
+    config, states = _options(config), states or StateNumbers()
     segments, coarse, report = _segmented(rollouts, config, segments, coarse)
     states.check(segments)
     rollouts, penalties, outcomes, earned, way = _earned(rollouts, config, segments)
@@ -106,6 +107,14 @@ def assign_credit(
     report |= of_shapers
     report |= metric.credit_metrics(segments, values, deltas, rewards, earned.total, per_segment, baselines)
     return Credit(advantages, returns, segments, values, rewards, deltas, report, baselines)
+
+
+def _options(config: RRedCoTConfig | None) -> RRedCoTConfig:
+    if config is not None and not isinstance(config, RRedCoTConfig):
+        raise ValueError(
+            f"config: expected RRedCoTConfig, which RRedCoTConfig.from_mapping makes of a mapping, got {config!r}"
+        )
+    return config or RRedCoTConfig()
 
 
 def _segmented(

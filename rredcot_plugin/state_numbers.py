@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rredcot_plugin.baselines.weights import gradient_norm_proxy
-from rredcot_plugin.types import Rollouts, Segments, check_shape
+from rredcot_plugin.checks import check_shape
+from rredcot_plugin.types import Rollouts, Segments
 from rredcot_plugin.values.prefix_numbers import PrefixNumbers, prefix_numbers
 
 if TYPE_CHECKING:

@@ -9,11 +9,12 @@ from functools import partial
 
 import torch
 
+from rredcot_plugin.checks import check_finite, check_shape
 from rredcot_plugin.choices import is_grpo
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.credit import metrics as metric
 from rredcot_plugin.groups import Outcomes, group_stats
-from rredcot_plugin.types import Rollouts, Segments, check_finite, check_shape
+from rredcot_plugin.types import Rollouts, Segments
 from rredcot_plugin.values.base import Probed, calibrates, estimate, proposal_limits
 from rredcot_plugin.values.calibration import OutcomeCalibrator
 from rredcot_plugin.values.fit import StepFit

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from rredcot_plugin.checks import check_finite, check_integers, check_shape, check_shares, check_tensor
+
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
@@ -24,35 +26,6 @@ LARGEST_OUTCOME = 1e30
 
 BLOCK = 1 << 15
 """Numbers of a tensor that ``by_rows`` looks at together."""
-
-
-SLACK = 1e-3
-"""How far a share may lie outside [0, 1] by rounding."""
-
-
-def check_shape(name: str, tensor: torch.Tensor, expected: Sequence[int]) -> None:
-    """Raise ``ValueError`` naming ``name``, the expected and the actual shape."""
-    if tuple(tensor.shape) != tuple(expected):
-        raise ValueError(f"{name}: expected shape {tuple(expected)}, got {tuple(tensor.shape)}")
-
-
-def check_finite(name: str, tensor: torch.Tensor, where: torch.Tensor) -> None:
-    """Raise ``ValueError`` if ``tensor`` has a NaN or an infinity where ``where`` is true."""
-    if bool(torch.isfinite(tensor.sum())):  # one pass that reads only; nearly always all there is to do
-        return
-    bad = int((~torch.isfinite(tensor) & where).sum())
-    if bad:
-        raise ValueError(f"{name}: expected finite numbers, got {bad} that are NaN or infinite")
-
-
-def check_shares(name: str, tensor: torch.Tensor, where: torch.Tensor) -> None:
-    """Raise ``ValueError`` unless ``tensor`` lies in [0, 1] where ``where`` is true, up to rounding."""
-    inside = (tensor >= -SLACK) & (tensor <= 1 + SLACK)
-    bad = (~inside & where).nonzero()
-    if len(bad):
-        row, column = bad[0].tolist()
-        found = float(tensor[row, column])
-        raise ValueError(f"{name}: expected numbers from 0 to 1, got {found:g} at row {row}, column {column}")
 
 
 def by_rows(work: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
@@ -74,14 +47,6 @@ def add_per_segment(numbers: Tensor, segment_ids: Int[Tensor, "B T"], width: int
     return sums.scatter_add_(1, segment_ids - MASKED, numbers)[:, 1:]
 
 
-def check_num_segments(num_segments: torch.Tensor, rows: int, width: int) -> None:
-    """Raise ``ValueError`` unless there is a count from 0 to ``width`` for each row."""
-    check_shape("num_segments", num_segments, (rows,))
-    if bool(((num_segments < 0) | (num_segments > width)).any()):
-        low, high = int(num_segments.min()), int(num_segments.max())
-        raise ValueError(f"num_segments: expected counts from 0 to {width}, got {low} to {high}")
-
-
 @dataclass(frozen=True)
 class Rollouts:
     """A batch of responses with their rewards.
@@ -101,8 +66,8 @@ class Rollouts:
     ``token_ids`` may be None where nobody reads them: ``assign_credit`` is given segments and the numbers of their states.
 
     Raises:
-        ValueError: a shape that does not fit, log-probs that are not finite under the mask, or sums of squares outside
-            [0, 1].
+        ValueError: what is no tensor, a shape that does not fit, log-probs that are not finite under the mask, or sums of
+            squares outside [0, 1].
     """
 
     token_ids: Int[Tensor, "B T"] | None
@@ -122,13 +87,14 @@ class Rollouts:
 
     def __post_init__(self) -> None:
         name = "response_mask" if self.token_ids is None else "token_ids"
+        check_tensor(name, getattr(self, name))
         shape = tuple(getattr(self, name).shape)
         if len(shape) != 2:
             raise ValueError(f"{name}: expected two dimensions (B, T), got shape {shape}")
+        check_shape("response_mask", self.response_mask, shape)
         object.__setattr__(self, "response_mask", self.response_mask.bool())
         if isinstance(self.group_ids, torch.Tensor):  # the entries of a tensor are equal to themselves alone
             object.__setattr__(self, "group_ids", self.group_ids.tolist())
-        check_shape("response_mask", self.response_mask, shape)
         check_shape("rewards", self.rewards, shape)
         object.__setattr__(self, "rewards", self.rewards.detach())
         for name in ("log_probs", "entropies", "penalties", "sum_pi_squared"):
@@ -144,9 +110,15 @@ class Rollouts:
         for name, scores in (self.token_scores or {}).items():
             check_shape(f"token_scores[{name!r}]", scores, shape)
         for name in ("group_ids", "texts", "token_offsets", "ground_truths", "references"):
-            rows = getattr(self, name)
-            if rows is not None and len(rows) != shape[0]:
-                raise ValueError(f"{name}: expected {shape[0]} entries, one per rollout, got {len(rows)}")
+            rows, needed = getattr(self, name), name == "group_ids"
+            if (rows is None and needed) or isinstance(rows, str) or (rows is not None and len(rows) != shape[0]):
+                got = repr(rows) if rows is None or isinstance(rows, str) else len(rows)
+                raise ValueError(f"{name}: expected {shape[0]} entries, one per rollout, got {got}")
+        for group in self.group_ids:
+            if not isinstance(group, Hashable):
+                raise ValueError(
+                    f"group_ids: expected numbers, texts or tuples, got {type(group).__name__} {group!r}"
+                )
         if (self.texts is None) != (self.token_offsets is None):
             raise ValueError("texts and token_offsets: expected both or neither, got only one of them")
 
@@ -194,16 +166,21 @@ class Segments:
     an empty response has zero segments.
 
     Raises:
-        ValueError: ids out of order, a gap, or an id outside 0..num_segments−1.
+        ValueError: ids that are no integers, out of order, with a gap, or outside 0..num_segments−1.
     """
 
     segment_ids: Int[Tensor, "B T"]
     num_segments: Int[Tensor, " B"]
 
     def __post_init__(self) -> None:
+        check_integers("segment_ids", self.segment_ids)
+        check_integers("num_segments", self.num_segments)
         if self.segment_ids.ndim != 2:
             raise ValueError(f"segment_ids: expected (B, T), got shape {tuple(self.segment_ids.shape)}")
         check_shape("num_segments", self.num_segments, (self.segment_ids.shape[0],))
+        if bool((self.segment_ids < MASKED).any()):
+            lowest = int(self.segment_ids.min())
+            raise ValueError(f"segment_ids: expected {MASKED} on masked tokens and ids from 0, got {lowest}")
         row, _, ids = self._runs
         first = torch.ones_like(row, dtype=torch.bool)
         first[1:] = row[1:] != row[:-1]
@@ -266,6 +243,8 @@ def check_partition(
 ) -> None:
     """Raise ``ValueError`` unless ``segments`` cover exactly the unmasked tokens, naming the first row that differs;
     ``numbers`` are what the rows are called, if not 0, 1, …"""
+    if not isinstance(segments, Segments):
+        raise ValueError(f"segments: expected Segments(segment_ids, num_segments), got {type(segments).__name__}")
     check_shape("segments.segment_ids", segments.segment_ids, response_mask.shape)
     covered = segments.segment_ids > MASKED
     wrong = (covered != response_mask).any(dim=1).nonzero()

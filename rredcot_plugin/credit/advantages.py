@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from rredcot_plugin.checks import check_num_segments, check_tensor
 from rredcot_plugin.groups import Outcomes
-from rredcot_plugin.types import Segments, check_num_segments
+from rredcot_plugin.types import Segments
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -39,6 +40,7 @@ def segment_gae(deltas: Float[Tensor, "B S"], num_segments: Int[Tensor, " B"], l
     """
     if not 0.0 <= lam <= 1.0:
         raise ValueError(f"lam={lam!r}: allowed are numbers from 0 to 1")
+    check_tensor("deltas", deltas)
     B, S = deltas.shape
     check_num_segments(num_segments, B, S)
     advantages = torch.zeros_like(deltas)

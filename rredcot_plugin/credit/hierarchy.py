@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from rredcot_plugin.checks import check_shape
 from rredcot_plugin.credit.advantages import segment_gae
 from rredcot_plugin.registry import check_number
-from rredcot_plugin.types import MASKED, Segments, check_shape
+from rredcot_plugin.types import MASKED, Segments
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int

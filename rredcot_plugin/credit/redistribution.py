@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rredcot_plugin.types import MASKED, Segments, add_per_segment, by_rows, check_num_segments, check_shape
+from rredcot_plugin.checks import check_integers, check_num_segments, check_shape, check_tensor
+from rredcot_plugin.types import MASKED, Segments, add_per_segment, by_rows
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -29,6 +30,7 @@ def redistribute(
     >>> redistribute(torch.tensor([[0.5, 0.8, 0.2]]), torch.tensor([1.0]), torch.tensor([3])).round(decimals=1)
     tensor([[ 0.3000, -0.6000,  0.8000]])
     """
+    check_tensor("values", values)
     B, S = values.shape
     check_shape("outcome", outcome, (B,))
     check_num_segments(num_segments, B, S)
@@ -73,6 +75,8 @@ def spread_to_tokens(per_segment: Float[Tensor, "B S"], segment_ids: Int[Tensor,
     >>> spread_to_tokens(torch.tensor([[1.0, 2.0]]), torch.tensor([[0, -1, 1]]))
     tensor([[1., 0., 2.]])
     """
+    check_tensor("per_segment", per_segment)
+    check_integers("segment_ids", segment_ids)
     check_shape("segment_ids", segment_ids, (per_segment.shape[0], segment_ids.shape[-1]))
     highest = int(segment_ids.max()) if segment_ids.numel() else MASKED
     if highest >= per_segment.shape[1]:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
+from rredcot_plugin.checks import check_finite, check_flags, check_shape, check_tensor
 from rredcot_plugin.registry import check_count, nearest, register_value_estimator
-from rredcot_plugin.types import Rollouts, check_finite, check_shape
+from rredcot_plugin.types import Rollouts
 from rredcot_plugin.values.base import OWN, TRUTH, Estimate, Probed
 from rredcot_plugin.values.proposals import floor_of
 
@@ -56,9 +57,11 @@ def importance_values(
         ValueError: an unknown kind, shapes that do not fit, NaN or positive log-probs of valid proposals,
             utilities that are not finite, or negative ones with ``support``.
     """
+    check_tensor("log_pi", log_pi)
     B, S, N = log_pi.shape
     check_shape("utility", utility, (B, N))
     check_shape("valid", valid, (B, N))
+    check_flags("valid", valid)
     if kind not in KINDS:
         raise ValueError(f"kind={kind!r}:{nearest(kind, list(KINDS))} Allowed: {', '.join(KINDS)}")
     counted = valid[:, None, :].expand(B, S, N)

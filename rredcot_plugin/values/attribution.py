@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
+from rredcot_plugin.checks import check_shape
 from rredcot_plugin.groups import group_stats
 from rredcot_plugin.registry import register_value_estimator
-from rredcot_plugin.types import Rollouts, Segments, check_shape
+from rredcot_plugin.types import Rollouts, Segments
 from rredcot_plugin.values.base import NO_PROBES, Estimate, Probed, nothing_known
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ PACKAGE = Path(__file__).parents[2] / "rredcot_plugin"
 METHOD = [
     "types",
     "registry",
+    "checks",
     "groups",
     "config",
     "allowed",

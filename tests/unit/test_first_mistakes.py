@@ -1,0 +1,97 @@
+"""What someone who extends the package gets wrong first: each mistake is named, with what was expected and a way out."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import rredcot_plugin as rr
+from rredcot_plugin.registry import BASELINES, SHAPERS, VALUE_ESTIMATORS, Registry
+from rredcot_plugin.segmenters import CutSegmenter
+from rredcot_plugin.testing import text_rollouts
+
+TEXTS = ["7 - 4 = 3\n3 + 2 = 6\n#### 6", "7 - 4 = 3\n3 + 2 = 5\n#### 5", ""]
+
+
+def rollouts(**fields: Any) -> rr.Rollouts:
+    return text_rollouts(TEXTS, outcomes=[0.0, 1.0, 0.0], **fields)
+
+
+def own(**members: Any) -> type:
+    """A class of the user's with these members."""
+    return type("Own", (), members)
+
+
+def credit(registry: Registry, key: str, **members: Any) -> rr.Credit:
+    """Credit of a few rollouts, with a class of the user's for ``key``."""
+    registry.register("own_for_test", overwrite=True)(own(**members))
+    try:
+        chosen: Any = ("own_for_test",) if key == "shapers" else "own_for_test"
+        config = rr.RRedCoTConfig.from_mapping({"segmenter": "newline", "scale": "none", key: chosen})
+        return rr.assign_credit(rollouts(log_probs=torch.full(rollouts().rewards.shape, -0.5)), config)
+    finally:
+        del registry._factories["own_for_test"]
+
+
+ROWS, STATES = (3,), (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("ids", "num", "message"),
+    [
+        (torch.tensor([[0.0, 1.0]]), torch.tensor([2]), "segment_ids: expected integers, got torch.float32"),
+        (torch.tensor([[0, 1]]), [2], "num_segments: expected a torch.Tensor, got list"),
+        (np.array([[0, 1]]), torch.tensor([2]), "segment_ids: expected a torch.Tensor, got ndarray"),
+        (torch.tensor([[0, -2]]), torch.tensor([1]), "segment_ids: expected -1 on masked tokens .* got -2"),
+    ],
+)
+def test_segments_are_tensors_of_integers(ids: Any, num: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        rr.Segments(ids, num)
+
+
+# ---- data and options
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"token_ids": [[1, 2]]}, "token_ids: expected a torch.Tensor, got list; torch.as_tensor makes one"),
+        ({"response_mask": np.ones((3, 26), dtype=bool)}, "response_mask: expected a torch.Tensor, got ndarray"),
+        ({"rewards": np.zeros((3, 26))}, "rewards: expected a torch.Tensor, got ndarray"),
+        ({"log_probs": [[0.0]]}, "log_probs: expected a torch.Tensor, got list"),
+        ({"group_ids": None}, "group_ids: expected 3 entries, one per rollout, got None"),
+        ({"group_ids": [[0], [0], [1]]}, r"group_ids: expected numbers, texts or tuples, got list \[0\]"),
+        ({"texts": "abc"}, "texts: expected 3 entries, one per rollout, got 'abc'"),
+    ],
+)
+def test_rollouts_of_something_else(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(rollouts(), **fields)
+
+
+def test_arguments_of_something_else() -> None:
+    given = rollouts()
+    array = np.zeros(STATES)
+    for call, message in (
+        (lambda: rr.assign_credit(given, {"lam": 1.0}), r"config: expected RRedCoTConfig, .*got {'lam': 1.0}"),
+        (lambda: rr.assign_credit(given, segments=(1, 2)), "segments: expected Segments.*got tuple"),
+        (lambda: rr.assign_credit(given, values=array), "values: expected a torch.Tensor, got ndarray"),
+        (lambda: rr.redistribute(array, array[0], array[0]), "values: expected a torch.Tensor"),
+        (lambda: rr.segment_gae(array, array[0], 1.0), "deltas: expected a torch.Tensor"),
+        (lambda: rr.spread_to_tokens(torch.zeros(1, 2), torch.zeros(1, 2)), "segment_ids: expected integers"),
+        (lambda: rr.importance_values(array, array, array), "log_pi: expected a torch.Tensor"),
+        (
+            lambda: rr.importance_values(torch.zeros(1, 1, 1), torch.ones(1, 1), torch.ones(1, 1)),
+            "valid: expected torch.bool",
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
