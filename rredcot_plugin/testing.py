@@ -105,7 +105,15 @@ def check_segmenter(
         segmenter: anything that takes ``Rollouts`` and returns ``Segments``.
         rollouts: what to check it on, with texts; default: `sample_rollouts()`.
         exact: False leaves out the last rule, for segmenters that are not meant for training.
+
+    Raises:
+        ValueError: a class or a name instead of a segmenter; rollouts without tokens; what ``Segments`` refuses.
     """
+    if isinstance(segmenter, type) or not callable(segmenter):
+        raise ValueError(
+            f"segmenter: expected an instance, got {segmenter!r}: call the class with its options, or build one by name "
+            'with rr.get_segmenter("newline")'
+        )
     given = rollouts if rollouts is not None else sample_rollouts()
     if given.token_ids is None:
         raise ValueError("rollouts: expected token_ids to check a segmenter on, got None")

@@ -39,15 +39,29 @@ def segment(
 
     def decide(trace: Trace) -> NDArray[np.int64]:
         answers = find_answers(trace, answer_markers)
-        proposed = propose(trace)
-        if not isinstance(proposed, np.ndarray):
-            raise ValueError(
-                f"propose: expected an array of the token indices at which a segment may begin, got {type(proposed).__name__}"
-            )
+        proposed = _indices(propose(trace))
         cuts = answers.outside(legal(trace, proposed))
         return legal(trace, kept.admit(cuts, answers.openings))
 
     return build_segments(rollouts, decide)
+
+
+def _indices(proposed: NDArray[np.int64]) -> NDArray[np.int64]:
+    """What a segmenter proposed, as integers.
+
+    Raises:
+        ValueError: it is no flat array of integers. A mask of the tokens would be taken for the indices 0 and 1.
+    """
+    if not isinstance(proposed, np.ndarray):
+        got = type(proposed).__name__
+    elif proposed.ndim == 1 and (len(proposed) == 0 or proposed.dtype.kind in "iu"):
+        return proposed.astype(np.int64, copy=False)
+    else:
+        mask = "; np.flatnonzero makes indices of a mask" if proposed.dtype.kind == "b" else ""
+        got = f"{proposed.dtype} of shape {proposed.shape}{mask}"
+    raise ValueError(
+        f"propose: expected an array of the token indices at which a segment may begin, integers of shape (n,), got {got}"
+    )
 
 
 def legal(trace: Trace, cuts: NDArray[np.int64]) -> NDArray[np.int64]:

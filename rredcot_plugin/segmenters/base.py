@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from rredcot_plugin.checks import check_names
 from rredcot_plugin.registry import check_count
 from rredcot_plugin.segmenters.assemble import segment
 from rredcot_plugin.segmenters.limits import Limits
@@ -17,6 +18,10 @@ from rredcot_plugin.types import Rollouts, Segments
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+
+NEEDS = ("uncertainty", *(field.name for field in fields(Rollouts)))
+"""What ``needs`` may name."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,7 @@ class CutSegmenter:
 
     def propose(self, trace: Trace) -> NDArray[np.int64]:
         """Indices of the tokens at which a segment may begin, in any order."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no method propose(self, trace)")
 
     def __call__(self, rollouts: Rollouts) -> Segments:
         self.check(rollouts)
@@ -65,8 +70,8 @@ class CutSegmenter:
 
     def check(self, rollouts: Rollouts) -> None:
         """Raise ``ValueError`` if the rollouts lack something that this segmenter reads."""
-        for name in self.needs:
-            fields = ("entropies", "log_probs") if name == "uncertainty" else (name,)
-            if all(getattr(rollouts, field) is None for field in fields):
-                expected = "texts and token_offsets" if name == "texts" else " or ".join(fields)
+        for name in check_names(self, "needs", NEEDS):
+            read = ("entropies", "log_probs") if name == "uncertainty" else (name,)
+            if all(getattr(rollouts, field) is None for field in read):
+                expected = "texts and token_offsets" if name == "texts" else " or ".join(read)
                 raise ValueError(f"{type(self).__name__}: expected Rollouts with {expected}, got None")

@@ -43,6 +43,47 @@ def credit(registry: Registry, key: str, **members: Any) -> rr.Credit:
 ROWS, STATES = (3,), (3, 3)
 
 
+# ---- segmenters
+
+
+@pytest.mark.parametrize(
+    ("proposed", "got"),
+    [
+        (lambda n: [3, 5], "got list"),
+        (lambda n: None, "got NoneType"),
+        (lambda n: np.array([3.0, 5.0]), r"got float64 of shape \(2,\)"),
+        (lambda n: np.arange(n) % 4 == 3, r"got bool of shape \(\d+,\); np.flatnonzero"),
+        (lambda n: np.array([[3, 5]]), r"got int64 of shape \(1, 2\)"),
+        (lambda n: torch.tensor([3, 5]), "got Tensor"),
+    ],
+)
+def test_what_propose_returns(proposed: Callable[[int], object], got: str) -> None:
+    segmenter = type("Own", (CutSegmenter,), {"propose": lambda _, trace: proposed(trace.length)})()
+    with pytest.raises(ValueError, match=f"propose: expected an array of the token indices .*{got}"):
+        rr.check_segmenter(segmenter)
+
+
+@pytest.mark.parametrize("nothing", [np.array([]), np.zeros(0, dtype=np.int8)])
+def test_no_boundaries_need_no_type(nothing: np.ndarray) -> None:
+    segmenter = type("Own", (CutSegmenter,), {"propose": lambda _, trace: nothing})()
+    assert segmenter(rollouts()).max_segments == 2  # the answer is split off
+
+
+def test_a_segmenter_without_propose_or_with_misspelt_needs() -> None:
+    with pytest.raises(NotImplementedError, match=r"Own has no method propose\(self, trace\)"):
+        rr.check_segmenter(type("Own", (CutSegmenter,), {})())
+    for needs, message in (("texts", r"such as \('texts',\)"), (("uncertanty",), "Did you mean 'uncertainty'")):
+        with pytest.raises(ValueError, match=rf"Own\.needs.*{message}"):
+            type("Own", (CutSegmenter,), {"needs": needs})()(rollouts())
+
+
+@pytest.mark.parametrize("given", [type("Own", (CutSegmenter,), {}), "newline", None])
+def test_only_an_instance_can_be_checked(given: Any) -> None:
+    with pytest.raises(ValueError, match="segmenter: expected an instance, got ") as caught:
+        rr.check_segmenter(given)
+    assert len(str(caught.value)) < 300
+
+
 @pytest.mark.parametrize(
     ("ids", "num", "message"),
     [
