@@ -19,6 +19,9 @@ from typing import Any
 
 Factory = Callable[..., Any]
 
+OWN = "'pkg.module:Name' or {path: file.py, name: Name}"
+"""How a user gives an entry that is not registered."""
+
 
 def nearest(name: str, known: list[str]) -> str:
     """`` Did you mean 'x'?`` for the closest known name, or nothing."""
@@ -60,8 +63,15 @@ class Registry:
 
     def register(self, name: str, overwrite: bool = False) -> Callable[[Factory], Factory]:
         """Decorator that files a factory under ``name``; a taken name raises unless ``overwrite``."""
+        if (
+            not isinstance(name, str) or not name or ":" in name
+        ):  # without parentheses the class itself comes as the name
+            usage = f'@rr.register_{self.kind.replace(" ", "_")}("name")'
+            raise ValueError(f"name of a {self.kind}: expected a text without ':', got {name!r}; write {usage}")
 
         def decorator(factory: Factory) -> Factory:
+            if not callable(factory):
+                raise ValueError(f"{self.kind} {name!r}: expected a class or function, got {factory!r}")
             if name in self._factories and not overwrite:
                 raise ValueError(
                     f"{self.kind} {name!r} is already registered to {self._factories[name]!r}; "
@@ -84,13 +94,16 @@ class Registry:
         """
         if isinstance(name_or_path, Mapping):
             return self._from_file(name_or_path)
+        if not isinstance(name_or_path, str):
+            raise ValueError(f"{self.kind}: expected a name, {OWN}, got {name_or_path!r}")
         if name_or_path in self._factories:
             return self._factories[name_or_path]
         if ":" in name_or_path:
             return self._from_module(name_or_path)
         known = self.names()
+        way_out = f". One of your own is given as {OWN}" if {".", "/"} & set(name_or_path) else ""
         raise ValueError(
-            f"unknown {self.kind} {name_or_path!r}.{nearest(name_or_path, known)} Known: {', '.join(known)}"
+            f"unknown {self.kind} {name_or_path!r}.{nearest(name_or_path, known)} Known: {', '.join(known)}{way_out}"
         )
 
     def get(self, name_or_path: str | Mapping[str, Any], **options: Any) -> Any:
@@ -104,7 +117,12 @@ class Registry:
             return factory(**options)
         except TypeError as error:
             self._check_options(factory, name_or_path, options)
-            raise ValueError(f"{self.kind} {name_or_path!r} with options {options}: {error}") from error
+            way_out = ""
+            if inspect.isfunction(factory):
+                way_out = (
+                    f"; what is registered takes the options alone and returns the {self.kind}, as a class does"
+                )
+            raise ValueError(f"{self.kind} {name_or_path!r} with options {options}: {error}{way_out}") from error
 
     def _check_options(self, factory: Factory, name: str | Mapping[str, Any], options: Mapping[str, Any]) -> None:
         """Raise ``ValueError`` for an option that the entry does not know, with the nearest one."""
@@ -127,8 +145,10 @@ class Registry:
         try:
             module = importlib.import_module(module_name)
         except ImportError as error:
+            is_file = module_name.endswith(".py") or "/" in module_name
+            way_out = f"; a file is given as {{path: {module_name}, name: {attribute}}}" if is_file else ""
             raise ValueError(
-                f"{self.kind} {path!r}: module {module_name!r} cannot be imported: {error}"
+                f"{self.kind} {path!r}: module {module_name!r} cannot be imported: {error}{way_out}"
             ) from error
         return self._attribute(module, attribute, path)
 
@@ -161,7 +181,10 @@ class Registry:
     def _attribute(self, module: Any, attribute: str, path: str) -> Factory:
         factory = getattr(module, attribute, None)
         if not callable(factory):
-            raise ValueError(f"{self.kind} {path!r}: expected a class or function {attribute!r}, got {factory!r}")
+            hint = nearest(attribute, [name for name, found in vars(module).items() if callable(found)])
+            raise ValueError(
+                f"{self.kind} {path!r}: expected a class or function {attribute!r}, got {factory!r}.{hint}"
+            )
         return factory  # type: ignore[no-any-return]
 
 

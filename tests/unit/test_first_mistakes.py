@@ -98,6 +98,42 @@ def test_segments_are_tensors_of_integers(ids: Any, num: Any, message: str) -> N
         rr.Segments(ids, num)
 
 
+# ---- names
+
+
+def test_a_decorator_without_its_name() -> None:
+    with pytest.raises(
+        ValueError, match=r'name of a value estimator: .* write @rr\.register_value_estimator\("name"\)'
+    ):
+        rr.register_value_estimator(own())  # type: ignore[arg-type]
+    for name in ("", "a:b", None):
+        with pytest.raises(ValueError, match="name of a segmenter: expected a text without ':'"):
+            rr.register_segmenter(name)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="baseline 'three': expected a class or function, got 3"):
+        rr.register_baseline("three")(3)  # type: ignore[arg-type]
+
+
+def test_a_function_in_place_of_what_makes_one() -> None:
+    registry = Registry("shaper")
+    registry.register("plain")(lambda deltas, segments, outcome, stats: deltas)
+    with pytest.raises(ValueError, match="takes the options alone and returns the shaper, as a class does"):
+        registry.get("plain")
+
+
+def test_a_path_that_is_almost_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "almost_mine.py").write_text("class Halves: ...\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name, message in (
+        ("almost_mine:Halfs", r"got None\. Did you mean 'Halves'\?"),
+        ("almost_mine.Halves", r"One of your own is given as 'pkg\.module:Name' or {path: file\.py, name: Name}"),
+        ("almost_mine.py:Halves", r"a file is given as {path: almost_mine\.py, name: Halves}"),
+        (None, "segmenter: expected a name, .* got None"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            rr.get_segmenter(name)  # type: ignore[arg-type]
+    sys.modules.pop("almost_mine", None)
+
+
 # ---- data and options
 
 
