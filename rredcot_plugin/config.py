@@ -7,12 +7,13 @@ from dataclasses import InitVar, dataclass, fields
 from typing import Any
 
 from rredcot_plugin.allowed import OneOf
+from rredcot_plugin.baselines.base import needs_of
 from rredcot_plugin.choices import choose_baseline, choose_window
 from rredcot_plugin.options import Options
 from rredcot_plugin.presets import GIVEN, PRESET, resolve_keys
 from rredcot_plugin.registry import BASELINES, SEGMENTERS, SHAPERS, VALUE_ESTIMATORS
 from rredcot_plugin.types import Rollouts, Segments
-from rredcot_plugin.values.base import scores_read
+from rredcot_plugin.values.base import check_protocol, scores_read
 from rredcot_plugin.values.calibration import OutcomeCalibrator
 from rredcot_plugin.values.forest import ForestCalibrator
 
@@ -157,13 +158,17 @@ class RRedCoTConfig(Options):
             )
 
     def build_value_estimator(self) -> Any:
-        return VALUE_ESTIMATORS.get(self.value_estimator, **self.value_kwargs)
+        estimator = VALUE_ESTIMATORS.get(self.value_estimator, **self.value_kwargs)
+        check_protocol(estimator)
+        return estimator
 
     def build_baseline(self, *, log_probs: bool, given: bool = False) -> Any:
         """The baseline; ``log_probs``: whether the rollouts carry them, ``given``: whether values are given instead of
         estimated, from which ``auto`` measures."""
         name = "value" if given and self.baseline == "auto" else self.baseline_for(log_probs=log_probs)
-        return BASELINES.get(name, **self.baseline_kwargs)
+        baseline = BASELINES.get(name, **self.baseline_kwargs)
+        needs_of(baseline)  # refuses names of nothing
+        return baseline
 
     def baseline_for(self, *, log_probs: bool) -> str | Mapping[str, Any]:
         """The baseline that ``auto`` stands for (``choices.choose_baseline``); ``log_probs``: whether the rollouts carry

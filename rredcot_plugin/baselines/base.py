@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rredcot_plugin.baselines.weights import gradient_norm_proxy
+from rredcot_plugin.checks import check_names
 from rredcot_plugin.groups import Outcomes
 from rredcot_plugin.types import Rollouts, Segments
 from rredcot_plugin.values.fit import StepFit
@@ -67,5 +68,9 @@ def is_per_token(baseline: Any) -> bool:
 
 
 def needs_of(baseline: Any) -> tuple[str, ...]:
-    """The fields of ``Rollouts`` that a baseline reads."""
-    return tuple(getattr(baseline, "needs", ()))
+    """The fields of ``Rollouts`` that a baseline reads.
+
+    Raises:
+        ValueError: a text in place of a tuple, or a name that is no field.
+    """
+    return check_names(baseline, "needs", [field.name for field in fields(Rollouts)])

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 
-from rredcot_plugin.types import Rollouts, Segments, check_shape
+from rredcot_plugin.checks import check_flags, check_names, check_shape
+from rredcot_plugin.registry import check_count, nearest
+from rredcot_plugin.types import Rollouts, Segments
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -54,6 +56,8 @@ class Estimate:
 
 OWN, TRUTH, REFERENCE, NO_PROBES = "own", "ground_truth", "reference", "nothing"
 FROM_OTHERS = ("group", "group_all")
+PROPOSES = (*FROM_OTHERS, OWN, TRUTH, REFERENCE, NO_PROBES)
+"""What ``proposes`` may be."""
 
 
 class ValueEstimator(Protocol):
@@ -102,6 +106,23 @@ def leaves(estimator: Any) -> Iterator[Any]:
         yield estimator
 
 
+def check_protocol(estimator: Any) -> None:
+    """Check what an estimator says of itself: with a misspelt ``proposes`` no row would ever be known.
+
+    Raises:
+        ValueError: ``proposes`` of a leaf is missing or unknown, ``max_proposals`` no positive integer, ``reads`` a text.
+    """
+    for leaf in leaves(estimator):
+        proposes, name = getattr(leaf, "proposes", None), type(leaf).__name__
+        if proposes not in PROPOSES:
+            hint = "" if proposes is None else nearest(str(proposes), list(PROPOSES))
+            raise ValueError(f"{name}.proposes={proposes!r}:{hint} Allowed: {', '.join(PROPOSES)}")
+        if proposes != NO_PROBES:
+            most: Any = getattr(leaf, "max_proposals", None)
+            check_count(f"{name}.max_proposals", most)
+        check_names(leaf, "reads")
+
+
 def proposal_limits(estimator: Any) -> dict[str, int]:
     """What must be probed: ``proposes`` of each leaf, with the largest ``max_proposals`` asked for."""
     limits: dict[str, int] = {}
@@ -138,7 +159,7 @@ def estimate(
     """Values of an estimator, asking the parts of a composite one by one.
 
     Raises:
-        ValueError: an estimate whose shape does not fit the segments, naming the estimator.
+        ValueError: what is no ``Estimate``, or does not fit the segments, naming the estimator.
     """
     if isinstance(estimator, CompositeEstimator):
         parts = [
@@ -150,8 +171,14 @@ def estimate(
     else:
         found = estimator(probed.get(estimator.proposes), clip=clip, rollouts=rollouts, segments=segments)
     name = type(estimator).__name__
+    if not isinstance(found, Estimate):
+        raise ValueError(f"{name}: expected Estimate(values, known), got {type(found).__name__}")
     check_shape(f"values of {name}", found.values, segments.exists.shape)
     check_shape(f"known rows of {name}", found.known, segments.num_segments.shape)
+    check_flags(f"known rows of {name}", found.known)
+    if found.known_at is not None:
+        check_shape(f"known states of {name}", found.known_at, segments.exists.shape)
+        check_flags(f"known states of {name}", found.known_at)
     return found
 
 

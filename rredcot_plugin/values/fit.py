@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from rredcot_plugin.checks import check_shape
 from rredcot_plugin.groups import Outcomes, group_stats
 from rredcot_plugin.types import Rollouts, Segments
 from rredcot_plugin.values.calibration import OutcomeCalibrator
@@ -78,7 +79,13 @@ class StepFit:
     ) -> Float[Tensor, "B S"]:
         """The same regression with states weighted by ``state_weight`` ≥ 0, of the outcome and what was ``paid`` on the way
         from each state on; ``otherwise`` at the prompt, and everywhere where nothing can be fitted. Past steps keep the
-        weights that they came with."""
+        weights that they came with.
+
+        Raises:
+            ValueError: ``state_weight`` or ``otherwise`` without a number per state.
+        """
+        check_shape("state_weight", state_weight, self.raw.shape)
+        check_shape("otherwise", otherwise, self.raw.shape)
         self._state_weight, self._paid = state_weight, paid
         labelled = self._weighted()
         fitted = self.calibrator.baselines(labelled.states, labelled.fold, labelled.counted)

@@ -40,9 +40,6 @@ def credit(registry: Registry, key: str, **members: Any) -> rr.Credit:
         del registry._factories["own_for_test"]
 
 
-ROWS, STATES = (3,), (3, 3)
-
-
 # ---- segmenters
 
 
@@ -96,6 +93,73 @@ def test_only_an_instance_can_be_checked(given: Any) -> None:
 def test_segments_are_tensors_of_integers(ids: Any, num: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         rr.Segments(ids, num)
+
+
+# ---- value estimators, baselines and shapers
+
+ROWS, STATES = (3,), (3, 3)
+GOOD = rr.Estimate(torch.full(STATES, 0.5), torch.ones(ROWS, dtype=torch.bool))
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (None, r"Own: expected Estimate\(values, known\), got NoneType"),
+        (GOOD.values, r"Own: expected Estimate\(values, known\), got Tensor"),
+        (rr.Estimate(np.full(STATES, 0.5), GOOD.known), "values of Own: expected a torch.Tensor, got ndarray"),
+        (rr.Estimate(GOOD.values, True), "known rows of Own: expected a torch.Tensor, got bool"),
+        (rr.Estimate(GOOD.values, GOOD.known.long()), "known rows of Own: expected torch.bool, got torch.int64"),
+        (
+            rr.Estimate(GOOD.values, GOOD.known, GOOD.known),
+            r"known states of Own: expected shape \(3, 3\), got \(3,\)",
+        ),
+    ],
+)
+def test_what_an_estimator_returns(returned: Any, message: str) -> None:
+    members = {"proposes": "nothing", "max_proposals": 1, "__call__": lambda *_, **__: returned}
+    with pytest.raises(ValueError, match=message):
+        credit(VALUE_ESTIMATORS, "value_estimator", **members)
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        (
+            {"proposes": "groups", "max_proposals": 1},
+            r"Own\.proposes='groups': Did you mean 'group'\? Allowed: group, ",
+        ),
+        ({"max_proposals": 1}, r"Own\.proposes=None: Allowed: group, "),
+        ({"proposes": "group"}, r"Own\.max_proposals=None: allowed are positive integers"),
+        ({"proposes": "nothing", "reads": "critic"}, r"Own\.reads='critic': expected a tuple .*\('critic',\)"),
+    ],
+)
+def test_what_an_estimator_says_of_itself(members: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        credit(VALUE_ESTIMATORS, "value_estimator", **members, __call__=lambda *_, **__: GOOD)
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"__call__": lambda _, evidence: None}, "baselines of Own: expected a torch.Tensor, got NoneType"),
+        ({"__call__": lambda _, evidence: 0.5}, "baselines of Own: expected a torch.Tensor, got float"),
+        ({"needs": "log_probs"}, r"Own\.needs='log_probs': expected a tuple of names, such as \('log_probs',\)"),
+        ({"needs": ("log_prob",)}, r"Own\.needs: unknown name 'log_prob'\. Did you mean 'log_probs'"),
+        (
+            {"__call__": lambda _, e: e.fit.baselines(e.state_weight(), e.outcomes.stats.others_mean)},
+            r"otherwise: expected shape \(3, 3\), got \(3,\)",
+        ),
+    ],
+)
+def test_baselines(members: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        credit(BASELINES, "baseline", **{"__call__": lambda _, evidence: evidence.values, **members})
+
+
+@pytest.mark.parametrize(("returned", "got"), [(None, "NoneType"), (np.zeros(STATES), "ndarray")])
+def test_what_a_shaper_returns(returned: Any, got: str) -> None:
+    with pytest.raises(ValueError, match=f"deltas of shaper Own: expected a torch.Tensor, got {got}"):
+        credit(SHAPERS, "shapers", __call__=lambda *_: returned)
 
 
 # ---- names
