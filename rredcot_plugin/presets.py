@@ -88,8 +88,14 @@ def resolve_keys(
     ({'value_estimator': 'confidence', 'baseline': 'value'}, {'value_estimator': 'preset lean', 'baseline': 'given'})
 
     Raises:
-        ValueError: an unknown key or preset, naming the nearest one; a preset beside keys that leave nothing of it.
+        ValueError: what is no mapping; an unknown key or preset, naming the nearest one; a preset beside keys that leave
+            nothing of it.
     """
+    if not isinstance(given, Mapping):
+        a_preset = f", or +rredcot@algorithm.rredcot={given} for that preset" if given in list(PRESETS) else ""
+        raise ValueError(
+            f"algorithm.rredcot={given!r}: expected options under their keys, such as algorithm.rredcot.segmenter=newline{a_preset}"
+        )
     own = with_new_keys(given)
     known = known_keys()
     for key in own:

@@ -44,11 +44,27 @@ def test_options_by_plain_override_and_by_hydra_group() -> None:
         ("+algorithm.rredcot.segmentor=newline", "Did you mean 'segmenter'"),
         ("+algorithm.rredcot.segmenter=paragraf", "unknown segmenter 'paragraf'"),
         ("+algorithm.rredcot.lam=2", "lam=2: allowed are numbers from 0 to 1"),
+        (
+            "+algorithm.rredcot=lean",
+            r"'lean': expected options under their keys.*\+rredcot@algorithm\.rredcot=lean",
+        ),
     ],
 )
 def test_bad_options_stop_the_trainer_before_anything_is_built(override: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         get_trainer_cls("sync")(verl_config(override))
+
+
+class ReadsACritics:
+    """An estimator that misspells what it reads."""
+
+    proposes, max_proposals, reads = "nothing", 1, ("critics",)
+
+
+def test_scores_that_nobody_writes_are_refused_at_the_start() -> None:
+    own = f"+algorithm.rredcot.value_estimator='{__name__}:ReadsACritics'"
+    with pytest.raises(ValueError, match=r"reads 'critics', which no part .*Did you mean 'critic'\?"):
+        get_trainer_cls("sync")(verl_config(own))
 
 
 def test_the_trainer_over_dataproto_refuses_at_its_start_what_it_cannot_do() -> None:

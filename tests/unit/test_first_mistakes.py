@@ -236,3 +236,12 @@ def test_arguments_of_something_else() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             call()
+
+
+@pytest.mark.parametrize(
+    ("given", "way_out"),
+    [("lean", r"\+rredcot@algorithm\.rredcot=lean"), (["lean"], "segmenter=newline"), (None, "")],
+)
+def test_options_that_are_no_mapping(given: Any, way_out: str) -> None:
+    with pytest.raises(ValueError, match=f"expected options under their keys.*{way_out}"):
+        rr.RRedCoTConfig.from_mapping(given)

@@ -17,6 +17,7 @@ from rredcot_plugin.integrations.verl import SUPPORTED_VERL
 from rredcot_plugin.integrations.verl.estimator import NAMES, PPO, RED
 from rredcot_plugin.options import ESTIMATOR_DEFAULTS
 from rredcot_plugin.presets import resolve_keys
+from rredcot_plugin.registry import nearest
 from rredcot_plugin.segmenters import CutSegmenter
 from rredcot_plugin.values.base import scores_read
 
@@ -25,6 +26,9 @@ TOOL_LOOP = "tool_agent"
 
 READS = {PPO: "critic", RED: "reward_model"}
 """What an estimator's name promises to read."""
+
+TOKEN_SCORES = frozenset({"monte_carlo", "attention", "gradient", "reward_model", "critic", "environment"})
+"""The ``Rollouts.token_scores`` that a run can have."""
 
 
 def is_ours(config: Any) -> bool:
@@ -61,7 +65,8 @@ def resolve_settings(config: Any) -> Resolved:
         )
     name = str(config.algorithm.adv_estimator)
     given = config.algorithm.get("rredcot", None)
-    mapping: Any = OmegaConf.to_container(given, resolve=True) if given is not None else {}
+    mapping: Any = OmegaConf.to_container(given, resolve=True) if OmegaConf.is_config(given) else given
+    mapping = {} if mapping is None else mapping
     keys, sources = resolve_keys(mapping, ESTIMATOR_DEFAULTS[name], f"algorithm.adv_estimator={name}")
     settings = RRedCoTConfig.from_keys(keys, sources)
     settings, choices = _follow_verl(config, settings)
@@ -137,11 +142,16 @@ def check_estimator(config: Any, settings: RRedCoTConfig) -> None:
     """What the estimator and the baseline read must be there to be read in this run.
 
     Raises:
-        ValueError: ``monte_carlo`` with a reward model that shares the trainer's devices, or with tools that cannot be
+        ValueError: a name in ``reads`` that nobody writes; ``monte_carlo`` with a reward model that shares the trainer's devices, or with tools that cannot be
             played again; ``attention``, ``gradient`` or ``baseline: token`` with an engine whose log-prob pass we do not reach.
     """
     reads = scores_read(settings.build_value_estimator())
     key = f"algorithm.rredcot.value_estimator={settings.value_estimator}"
+    if unknown := sorted(reads - TOKEN_SCORES):
+        raise ValueError(
+            f"{key} reads {unknown[0]!r}, which no part of a run with verl writes.{nearest(unknown[0], sorted(TOKEN_SCORES))} "
+            f"Known: {', '.join(sorted(TOKEN_SCORES))}"
+        )
     reward_model = config.reward.reward_model
     if "monte_carlo" in reads and reward_model.enable and not reward_model.enable_resource_pool:
         raise ValueError(
