@@ -21,7 +21,7 @@ class AfterEquals(CutSegmenter):
 
     def propose(self, trace):
         ends = [i + 1 for i, char in enumerate(trace.text) if char == self.sign]
-        return trace.tokens_from(ends)  # the tokens at which a segment may begin
+        return trace.tokens_from(ends)  # indices of the tokens at which a segment may begin
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A shaper of your own, registered by decorator under a name of its own: no credit for the last segment's luck.
+"""A shaper of your own, registered by decorator under a name of its own: half of the answer's credit goes to the segment before it.
 
     VERL_USE_EXTERNAL_MODULES=05_custom_shaper PYTHONPATH=examples ... \
         '+algorithm.rredcot.shapers=[{name: halve_answer, options: {share: 0.5}}]'

@@ -121,13 +121,13 @@ MONTE_CARLO = Section("Monte-Carlo continuations", "Only with value_estimator: m
     Metric("rredcot/monte_carlo/left_out", "0 to 1", "Share of traces with a state that could not be restored.", "0", "", MEAN),
 ))  # fmt: skip
 
-FALLBACKS = Section("Fall-backs", "Shares of the traces of a step, unless the meaning says otherwise.", (
+FALLBACKS = Section("Fallbacks", "Shares of the traces of a step, unless the meaning says otherwise.", (
     Metric("rredcot/fallback/ground_truth", "0 to 1", "No sibling gave a rewarded answer, so the data set's answer was "
            "proposed.", "low, but not early on and on hard prompts", "", MEAN),
     Metric("rredcot/fallback/no_proposal", "0 to 1", "Nothing could be proposed.", "near 0",
            "Give a ground truth as the model would write it, or larger groups.", MEAN),
     Metric("rredcot/fallback/group_mean", "0 to 1", "Boundaries start from the mean of the group, for whatever reason.",
-           "near 0", "See the other fall-backs.", MEAN),
+           "near 0", "See the other fallbacks.", MEAN),
     Metric("rredcot/fallback/no_state_value", "0 to 1", "Share of later turns without a state_value.", "0", "", MEAN),
     Metric("rredcot/fallback/process_rewards", "0 to 1", "Share of traces with process_rewards that are no pairs of a character "
            "and a number; what can be read of them counts.", "0", "", MEAN),
