@@ -29,7 +29,7 @@ def demo(
     steps: Annotated[int, typer.Option(min=1, help="Training steps of each run.")] = 30,
     seed: Annotated[int, typer.Option(help="Seed of data, sampling and training.")] = 0,
     estimators: Annotated[
-        str, typer.Option(help="Advantage estimators to train with, by commas.")
+        str, typer.Option(help="Advantage estimators to train with, separated by commas.")
     ] = "grpo,rredcot",
     rollout: Annotated[str, typer.Option(help="Who generates: hf_cpu or vllm.")] = "hf_cpu",
     force: Annotated[bool, typer.Option("--force", help="Repeat runs that are finished.")] = False,

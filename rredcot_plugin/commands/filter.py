@@ -40,7 +40,7 @@ def filter_rollouts(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="File for the kept lines; without, count only.")
     ] = None,
-    preview: Annotated[int, typer.Option(min=0, help="Print so many kept traces.")] = 0,
+    preview: Annotated[int, typer.Option(min=0, help="Print this many of the kept traces.")] = 0,
     names: Annotated[
         bool, typer.Option("--names", help="List names and presets, and exit.", is_eager=True)
     ] = False,

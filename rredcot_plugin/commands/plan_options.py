@@ -13,7 +13,9 @@ ASSUMED = "Assumed, not measured"
 
 Model = Annotated[
     str,
-    typer.Option(help="Name on the hub (known here, or in the local cache), or a folder with a config.json."),
+    typer.Option(
+        help="Name on the Hugging Face Hub (known here, or in the local cache), or a folder with a config.json."
+    ),
 ]
 Gpus = Annotated[int, typer.Option(help="GPUs; actor and rollout share them (colocated).")]
 GpuName = Annotated[str, typer.Option(help=f"{', '.join(GPUS)}: peak rate and memory.")]
@@ -47,7 +49,7 @@ TransferGbPerSecond = Annotated[
 ]
 TensorParallel = Annotated[int, typer.Option(help="GPUs that share a rollout replica.")]
 Recompute = Annotated[
-    bool, typer.Option(help="Compute layers again in the backward (verl's gradient checkpointing).")
+    bool, typer.Option(help="Recompute layers in the backward pass (verl's gradient checkpointing).")
 ]
 CreditWorkers = Annotated[
     int,

@@ -65,7 +65,7 @@ def report(
         Path | None, typer.Option("--out", "-o", help="File for the page.", show_default=str(PAGE))
     ] = None,
     terminal: Annotated[
-        bool, typer.Option("--terminal", help="Print it here; a page is then written only with --out.")
+        bool, typer.Option("--terminal", help="Print to the terminal; a page is then written only with --out.")
     ] = False,
     compare: Annotated[
         bool, typer.Option("--compare", help="Each PATH is a run: their curves and traces side by side.")
@@ -78,7 +78,7 @@ def report(
     ] = False,
     every: Annotated[
         float | None,
-        typer.Option(min=0.1, show_default=f"{EVERY}", help="With --watch: seconds between looks and reloads."),
+        typer.Option(min=0.1, show_default=f"{EVERY}", help="With --watch: seconds between updates."),
     ] = None,
     tensorboard: Annotated[
         list[str] | None,
@@ -87,8 +87,8 @@ def report(
     step: Annotated[
         list[str] | None, typer.Option(metavar="N[-M]", help="Only these training steps, such as 40 or 40-60.")
     ] = None,
-    max_traces: Annotated[int, typer.Option(min=1, help="Show at most so many traces.")] = 200,
-    max_mb: Annotated[float, typer.Option(min=0.01, help="Show at most so many MB of them.")] = 4.0,
+    max_traces: Annotated[int, typer.Option(min=1, help="Show at most this many traces.")] = 200,
+    max_mb: Annotated[float, typer.Option(min=0.01, help="Show at most this many MB of traces.")] = 4.0,
     worst: Annotated[int, typer.Option(min=0, help="Traces that --terminal prints, worst segments first.")] = 3,
     seed: Annotated[int, typer.Option(help="Seed of the groups that are drawn at random.")] = 0,
     title: Annotated[str, typer.Option(help="Title of the page.")] = "rredcot report",

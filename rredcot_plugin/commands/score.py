@@ -63,7 +63,7 @@ def score(
     trust_remote_code: opts.TrustRemoteCode = False,
     force: opts.Force = False,
 ) -> None:
-    """Segment rollouts and redistribute their rewards, without training; run it again to go on where it stopped."""
+    """Segment rollouts and redistribute their rewards, without training; run it again to continue where it stopped."""
     require(NEEDS, "score", code=2)
     from rredcot_plugin.offline.model import Placement
     from rredcot_plugin.offline.output import OutputExistsError

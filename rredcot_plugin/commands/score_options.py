@@ -10,7 +10,9 @@ import typer
 Rollouts = Annotated[
     Path, typer.Argument(help="JSON lines: verl's rollout_data_dir, or prompt, response, reward.")
 ]
-Model = Annotated[str, typer.Option(help="A causal language model: a folder, or its name on the hub.")]
+Model = Annotated[
+    str, typer.Option(help="A causal language model: a folder, or its name on the Hugging Face Hub.")
+]
 Out = Annotated[
     Path | None, typer.Option("--out", "-o", help="File to write.", show_default="ROLLOUTS.scored.jsonl")
 ]
@@ -28,6 +30,8 @@ Prompts = Annotated[
 ]
 ChatTemplate = Annotated[Path | None, typer.Option(help="A Jinja file to use as chat template.")]
 GroupsPerChunk = Annotated[int, typer.Option(min=1, help="Prompts that calibration sees at once.")]
-BatchTokens = Annotated[int, typer.Option(min=1, help="Padded tokens of one forward.")]
-TrustRemoteCode = Annotated[bool, typer.Option("--trust-remote-code", help="Allow the model's code.")]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite the output instead of going on with it.")]
+BatchTokens = Annotated[int, typer.Option(min=1, help="Padded tokens per forward pass.")]
+TrustRemoteCode = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Allow code that comes with the model.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite the output instead of continuing it.")]
