@@ -28,10 +28,12 @@ LIMITS = Limits(cpu_seconds=SECONDS, wall_seconds=2.0 * SECONDS)
 MAX_CODE_CHARS = 50_000
 """Longer text is not a solution."""
 _OPENS = re.compile(
-    r"(?P<indent>\s*(?:[-*+]\s+|[0-9]+[.)]\s+)?)"
-    r"(?:(?=```)|(?:(?!```).)*(?=```+[a-zA-Z0-9_+-]*\s*$))(?P<ticks>```+)[^`]*$"
+    r"(?P<indent>\s*+(?:[-*+]\s++|[0-9]++[.)]\s++)?)"
+    r"(?:(?=```)|(?:(?!```).)*+(?=```+[a-zA-Z0-9_+-]*+\s*+$))(?P<ticks>```+)[^`]*$"
 )
-"""At the start of a line (or of a list's item) with any words after it, within a line with the language at most."""
+"""At the start of a line (or of a list's item) with any words after it, within a line with the language at most.
+
+Possessive: a line of spaces would take time with the square of its length."""
 
 
 def compute_score(

@@ -76,11 +76,12 @@ def test_the_last_block_is_found(reward: ModuleType, text: str, code: str | None
     assert reward.extract_code(text) == code
 
 
-@pytest.mark.parametrize("text", ["```", "```\n", "``` a", " ```a\n", "- ", "1", "`"])
+@pytest.mark.parametrize("text", ["```", "```\n", "``` a", " ```a\n", "- ", "1", "`", " "])
 def test_hostile_text_is_read_quickly(reward: ModuleType, text: str) -> None:
     started = time.process_time()
     reward.extract_code(text * 50_000)
     reward.extract_code(" " + text * 50_000 + "```x`")
+    reward.extract_code("- " + text * 50_000 + "x ```!")
     assert time.process_time() - started < 2.0
 
 
