@@ -103,7 +103,7 @@ def _look() -> Availability:
 
 def _candidates() -> Iterator[tuple[Means, tuple[str, ...]]]:
     for name, tools in (
-        ("bubblewrap", ("bwrap",)),
+        ("bubblewrap", ("bwrap", "sh", "mount")),
         ("unshare", ("unshare", "sh", "mount", "umount", "pivot_root")),
     ):
         if spare_user() is not None:

@@ -13,7 +13,7 @@ class Limits:
 
     ``cpu_seconds``, ``memory_bytes`` (address space) and ``file_bytes`` (one file) hold for each process;
     ``wall_seconds``, ``processes`` (threads count) and ``output_bytes`` (standard output and error together)
-    for all of them. The writable folder holds 16 × ``file_bytes``.
+    for all of them. The writable folder holds 16 × ``file_bytes`` in at most 1023 files.
     """
 
     cpu_seconds: int = 5

@@ -23,7 +23,7 @@ from rredcot_plugin.sandbox import (
 )
 from rredcot_plugin.sandbox.inside import landlock
 from rredcot_plugin.sandbox.process import run_with
-from tests.unit.sandbox_checks import BRIEF, HANGS, PATIENT, SECRET, each_strong, unharmed  # noqa: F401  fixtures
+from tests.unit.sandbox_checks import BRIEF, HANGS, PATIENT, SECRET, each_strong, require, unharmed  # noqa: F401  fixtures
 from tests.unit.sandbox_programs import CHEATS, TESTS
 
 pytestmark = pytest.mark.usefixtures("unharmed")
@@ -81,6 +81,23 @@ def test_nothing_outside_is_within_reach(name: str, secret_file: Path) -> None:
 def test_clean_environment_and_empty_folder() -> None:
     result = attempt("import os, sys\nprint(sorted(os.environ), os.listdir('.'), len(os.listdir('/')), sys.argv)")
     assert result.ok and "'HOME', 'LANG'" in result.stdout and "[] " in result.stdout
+
+
+@pytest.mark.usefixtures("each_strong")
+def test_empty_files_take_no_memory_without_end() -> None:
+    result = run_code("import os\nfor i in range(5000): os.mknod(str(i))", limits=PATIENT)
+    assert not result.ok and "No space left on device" in result.stderr
+
+
+def test_a_machine_that_lets_no_one_mount_still_isolates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As AppArmor's profile of bubblewrap: everything holds but the number of files, and no privilege is left."""
+    require("bubblewrap")
+    monkeypatch.setattr(launch, "_COUNT_FILES", "false")
+    result = run_with(launch.Means("bubblewrap"), "import socket\nsocket.sethostname('x')", "", PATIENT)
+    assert result.stderr.endswith("PermissionError: [Errno 1] Operation not permitted\n")
+    if os.geteuid() == 0:  # real root must not go on with its privileges
+        with pytest.raises(SandboxFailed, match="did not start"):
+            run_with(launch.Means("bubblewrap", drops=True), "pass", "", PATIENT)
 
 
 @pytest.mark.usefixtures("each_strong")
