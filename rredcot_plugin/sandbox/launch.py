@@ -8,6 +8,7 @@ no privileges. ``isolation.py`` tries whether it holds.
 from __future__ import annotations
 
 import functools
+import glob
 import os
 import platform
 import secrets
@@ -26,16 +27,19 @@ _SEARCH = "/usr/sbin:/usr/bin:/sbin:/bin"
 _START = "import sys; sys.path.insert(0, {!r}); from inside.roles import main; main()"
 _NO_PRIVILEGES = ("--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")
 
-# Builds the world on a tmpfs and moves into it. Arguments: root, size, pairs (source, place), --, command.
+# Builds the world on a tmpfs and moves into it. Arguments: root, size, pairs (source, place), --, command; without a
+# source the place is empty.
 # The shell stays as process 1 of the namespace: with it everything in there ends.
 _BUILD = r"""
 set -e; umask 022
 root=$1; size=$2; shift 2
 mount -t tmpfs -o mode=755,size=1m,nr_inodes=4k tmpfs "$root"
+mkdir "$root/empty"
 while [ "$1" != -- ]; do
   to=$root$2
   mkdir -p "${to%/*}"
-  if [ -L "$1" ]; then cp -P "$1" "$to"
+  if [ -z "$1" ]; then mount --bind "$root/empty" "$to"
+  elif [ -L "$1" ]; then cp -P "$1" "$to"
   elif [ -d "$1" ]; then mkdir -p "$to"; mount --rbind "$1" "$to"
   else : > "$to"; mount --bind "$1" "$to"; fi
   shift 2
@@ -102,7 +106,8 @@ def _weak(drops: bool, python: list[str], keep: Path, size: int) -> list[str]:
 
 
 def _unshare(drops: bool, python: list[str], keep: Path, size: int) -> list[str]:
-    pairs = [part for source, place in (*_shown(), *((d, d) for d in _DEVICES)) for part in (source, place)]
+    shown = (*_shown(), *(("", place) for place in _packages()), *((d, d) for d in _DEVICES))
+    pairs = [part for pair in shown for part in pair]
     return [
         *(_tool("unshare"), "--mount", "--net", "--pid", "--ipc", "--uts", "--cgroup", "--fork", "--kill-child"),
         *(() if drops else ("--user", "--map-root-user")),
@@ -125,6 +130,8 @@ def _bubblewrap(drops: bool, python: list[str], keep: Path, size: int) -> list[s
             for parent in reversed(Path(place).parents[:-1]):  # it would make them readable to itself only
                 what += ["--perms", "0755", "--dir", str(parent)]
             what += ["--ro-bind", source, place]
+    for place in _packages():
+        what += ["--ro-bind", str(keep), place]
     what += ["--perms", "0755", "--dir", "/dev"]
     for device in _DEVICES:
         what += ["--dev-bind", device, device]
@@ -172,6 +179,19 @@ def _shown() -> tuple[tuple[str, str], ...]:
         if os.path.lexists(path) and path != "/" and not inside_another:
             shown.append(path)
     return (*((path, path) for path in shown), (str(_INSIDE), f"{CODE}/inside"))
+
+
+@functools.cache
+def _packages() -> tuple[str, ...]:
+    """Folders of packages in what is shown, which are empty inside: HumanEval comes as one, with its tests."""
+    folders = [source for source, _ in _shown() if os.path.isdir(source)]
+    found = {
+        os.path.realpath(path)
+        for folder in folders
+        for base in ("", "local/", "envs/*/")
+        for path in glob.glob(f"{glob.escape(folder)}/{base}lib*/python3*/*-packages")
+    }
+    return tuple(sorted(path for path in found if any(path.startswith(folder + "/") for folder in folders)))
 
 
 def paths_without_namespaces(folder: Path) -> dict[str, list[str]]:
