@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -14,6 +15,7 @@ from typing import Any
 from rredcot_plugin.adapter.process_rewards import FIELD as PROCESS_REWARDS
 from rredcot_plugin.adapter.process_rewards import parse
 from rredcot_plugin.offline.json_lines import BadLine, read_lines
+from rredcot_plugin.report.traces import LARGEST
 
 NAMES = {
     "prompt": ("prompt", "input"),
@@ -81,8 +83,8 @@ def _row(line: int, record: Mapping[str, Any], names: Mapping[str, Sequence[str]
 
     from_verl = is_from_verl(used["prompt"], used["response"])
     prompt, step = _prompt(get("prompt")), get("step") or 0
-    if isinstance(step, bool) or not isinstance(step, int):
-        raise ValueError(f"step: expected an integer, got {step!r}")
+    if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < LARGEST:
+        raise ValueError(f"step: expected an integer from 0, got {step!r:.80}")  # as every reader of the output
     group, session, output = _group(get("group"), prompt, from_verl)
     return Row(
         line=line,
@@ -135,9 +137,11 @@ def response_text(value: Any) -> str:
 
 
 def _reward(value: Any) -> float:
+    """A number; one that no report would read back counts as infinite, for nobody."""
     if isinstance(value, str | int | float):
         with suppress(ValueError):
-            return float(value)
+            number = float(value)
+            return math.copysign(math.inf, number) if abs(number) >= LARGEST else number
     raise ValueError(f"reward: expected a number, got {value!r:.80}")
 
 

@@ -35,6 +35,16 @@ def test_a_message_without_content_is_left_out(tmp_path: Path, content: dict[str
     assert "line 3: left out: prompt: expected a text or a list of messages" in " ".join(result.output.split())
 
 
+@pytest.mark.parametrize("step", [-1, 10**20, 1.5, True])
+def test_a_step_that_no_report_reads_is_a_broken_line(tmp_path: Path, step: Any) -> None:
+    """The command reads its own output at its end, when all has been scored."""
+    rows = plain_rows()
+    rows[2]["step"] = step
+    result = score(write(tmp_path / "r.jsonl", rows), "-o", str(tmp_path / "o.jsonl"), *RAW)
+    assert result.exit_code == 1 and len(records(tmp_path / "o.jsonl")) == len(rows) - 1
+    assert "line 3: left out: step: expected an integer from 0" in result.stderr
+
+
 def test_earlier_outputs_of_a_session_are_told(tmp_path: Path) -> None:
     rows = [
         {"input": "1 + 1 =", "output": f"{i} + 1\n#### {i}", "score": i, "uid": f"u_{i // 2}_{i % 2}"}

@@ -197,7 +197,7 @@ def test_traces_that_do_not_fit_and_empty_ones(rollouts: Path, raw: Path, tmp_pa
     assert values(tmp_path / "o.jsonl") == [*values(raw), []]
 
 
-@pytest.mark.parametrize("reward", ["NaN", "Infinity", "1e300"])
+@pytest.mark.parametrize("reward", ["NaN", "Infinity", "1e300", "-1e16"])
 def test_a_reward_that_is_not_finite_counts_for_nobody(
     rollouts: Path, raw: Path, tmp_path: Path, reward: str
 ) -> None:
