@@ -59,6 +59,7 @@ _THOUSANDS = re.compile(r"[+-]?[0-9]{1,3}(?:[, ][0-9]{3})+(?:\.[0-9]*)?")
 _THIN = re.compile(r"\\[,!]|\\(?:displaystyle|left|right)(?![a-zA-Z])|\$")
 _GAP = re.compile(r"(?:\\[;: ]|\\q?quad(?![a-zA-Z])|[\s~])+")
 _LOOSE_SPACE = re.compile(r"(?<![0-9a-zA-Z]) | (?![0-9a-zA-Z])")
+_AS_LATEX = str.maketrans({"−": "-", "°": "^\\circ ", "·": "\\cdot ", "∞": "\\infty "})
 _SEVERAL_NUMBERS = re.compile(r"(?<!\\frac)(?<!\\frac )(?<!\\log_)[0-9] [0-9]")
 """As in "4 3"; not the two arguments of `\\frac 1 2`, nor base and argument of `\\log_2 3`."""
 
@@ -239,7 +240,7 @@ def is_parsable(gold: str) -> bool:
 
 
 def _without_tail(answer: str) -> str:
-    return answer.strip().replace("\N{MINUS SIGN}", "-").strip("$").rstrip(".").strip()
+    return answer.translate(_AS_LATEX).strip().strip("$").rstrip(".").strip()
 
 
 def require_math_verify() -> None:
