@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import queue
 import re
 import select
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -20,6 +22,8 @@ from typing import Any
 
 START_SECONDS = 120.0
 MEMORY_BYTES = 4 * 2**30
+SPARE_SECONDS = 5
+"""How much longer than its time a worker goes on where nobody is left to end it."""
 _PERCENT = re.compile(r"\\?%$")
 _COMMAND = re.compile(r"\\[a-zA-Z]+")
 _EQUALS = re.compile(r"(?<![<>!\\])=")
@@ -47,7 +51,7 @@ class Worker:
         process = self._process if self._process is not None else self._start()
         try:
             assert process.stdin is not None
-            process.stdin.write(json.dumps(question) + "\n")
+            process.stdin.write(json.dumps({**question, "seconds": timeout}) + "\n")
             process.stdin.flush()
         except OSError:
             reply = None
@@ -175,7 +179,7 @@ def compare(gold: str, answer: str) -> bool:
     return _same(parsed, f"\\frac{{{answer_plain}}}{{100}}")
 
 
-def _reply(question: Mapping[str, str]) -> bool:
+def _reply(question: Mapping[str, Any]) -> bool:
     if "answer" not in question:
         return bool(_parse(_PERCENT.sub("", question["gold"])))
     return compare(question["gold"], question["answer"])
@@ -189,10 +193,13 @@ def work() -> None:
     _limit_memory()
     print("ready", file=channel, flush=True)
     for line in sys.stdin:
+        question = json.loads(line)
+        signal.alarm(math.ceil(question["seconds"]) + SPARE_SECONDS)  # unhandled, it ends the process
         try:
-            reply = _reply(json.loads(line))
+            reply = _reply(question)
         except Exception:  # noqa: BLE001  # sympy raises anything on hostile input; none of it is a right answer
             reply = False
+        signal.alarm(0)
         print(json.dumps(reply), file=channel, flush=True)
 
 

@@ -216,15 +216,6 @@ def test_endless_comparisons_are_cut_off_and_the_next_one_works(answer: str) -> 
     assert score(boxed("\\frac{6}{2}"), "3") == 1.0
 
 
-def test_a_worker_that_was_killed_is_replaced() -> None:
-    worker = load(MATH / "answer_workers.py", "answer_workers").Worker()
-    assert worker.ask({"gold": "3", "answer": "\\frac{6}{2}"}, 30) is True
-    worker._process.kill()
-    worker._process.wait()
-    assert worker.ask({"gold": "3", "answer": "\\frac{6}{2}"}, 30) is True
-    worker.stop()
-
-
 def test_it_works_in_threads_many_at_once() -> None:
     assert threading.current_thread() is threading.main_thread()
     cases = [(boxed(f"\\frac{{{2 * i}}}{{2}}"), str(i + i % 2)) for i in range(1, 41)]
