@@ -98,6 +98,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "gradient_own_sums_past": Entry("`own_sums` with values calibrated on earlier steps", GRADIENT),
         "gradient_lm": Entry("signal over variance on a real language model", LANGUAGE_MODEL),
         "gradient_lm_totals": Entry("the same on the task `totals`", LANGUAGE_MODEL),
+        "gradient_lm_functions": Entry("the same on the task `functions`", LANGUAGE_MODEL),
         "gradient_lm_totals_gpu": Entry("another draw of `totals`, on an H100", LANGUAGE_MODEL),
         "gradient_later": Entry(
             "credit of later segments (`credit_weight`), with values calibrated on earlier steps", GRADIENT

@@ -16,6 +16,7 @@ from shapes import GRPO, Found, Study, cell_of, family_table, finals, found_curv
 SYSTEMS = {
     "grpo": "GRPO",
     "rredcot": "at the end: the default",
+    "lean": "at the end: one baseline per trace (`preset=lean`)",
     "reinforce_plus_plus": "at the end: REINFORCE++",
     "line_rewards": "on its lines: the default",
     "line_rewards_lam50": "on its lines: `lam_turn_rewards: 0.5`",

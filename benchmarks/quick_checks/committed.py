@@ -96,7 +96,7 @@ COMMANDS = {
         f"learning_lm_ranks_{group}": f"python benchmarks/learning.py --batch lm --matmul bfloat16 --families ranks --steps 50 "
         f"--eval-every 10 --prompts {16 // group} --group {group} --systems {systems} --rates 2e-5 --tuning-seeds "
         f"--seeds 0 1 2 3 4 --output benchmarks/results/learning_lm_ranks_{group}.json"
-        for group, systems in ((4, "grpo"), (1, "grpo rredcot line_rewards"))
+        for group, systems in ((4, "grpo"), (1, "grpo rredcot line_rewards --system lean preset=lean"))
     },
     **{
         f"learning_lm_totals_{group}": f"python benchmarks/learning.py --batch lm --matmul bfloat16 --families totals --steps 50 "
@@ -152,6 +152,8 @@ COMMANDS = {
     "gradient_lm": "python benchmarks/gradient.py --families words --prompts 6 --pool 33 --candidates 24 --output benchmarks/results/gradient_lm.json",
     "gradient_lm_totals": "python benchmarks/gradient.py --families totals --prompts 6 --pool 33 --candidates 24 "
     "--output benchmarks/results/gradient_lm_totals.json",
+    "gradient_lm_functions": "python benchmarks/gradient.py --families functions --prompts 6 --pool 0 --candidates 24 "
+    "--output benchmarks/results/gradient_lm_functions.json",
     "gradient_lm_totals_gpu": "python benchmarks/gradient.py --device cuda --families totals --prompts 6 --pool 33 "
     "--candidates 24 --output benchmarks/results/gradient_lm_totals_gpu.json",
     "learning_lm_gpu": "python benchmarks/learning.py --batch lm_gpu --device cuda --families words "
