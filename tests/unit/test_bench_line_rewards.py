@@ -91,7 +91,12 @@ def test_the_language_models_page_has_the_committed_gains() -> None:
     readme = (root / "README.md").read_text("utf-8").replace("−", "-")
     gained = [line.partition("minus GRPO's ")[2] for line in line_rewards.intervals(found).splitlines()]
     assert len(gained) == 5 and all(f"| {gap} |" in readme for gap in gained[1:3])
-    for number in ("0.054 [0.021, 0.088]", "0.072 [0.019, 0.125]", "0.020 [-0.006, 0.045]", "0.029 [0.017, 0.041]"):
+    for number in (
+        "0.054 [0.021, 0.088]",
+        "0.072 [0.019, 0.125]",
+        "0.020 [-0.006, 0.045]",
+        "0.029 [0.017, 0.041]",
+    ):
         assert number in readme
 
 
