@@ -137,7 +137,8 @@ def test_state_scores_are_read_at_the_first_token_of_a_segment(name: str) -> Non
     rollouts, segments = ragged(token_scores={name: scores})
     found = ask(rr.get_value_estimator(name), {}, rollouts, segments)
     assert found.values[0].tolist() == pytest.approx([0.1, 0.2, 0.3])
-    assert found.known.tolist() == [True, False, False], "a state without a number leaves the row unknown"
+    assert found.values[1, :2].tolist() == pytest.approx([0.4, 0.4]), "the number before it stands in"
+    assert found.known.tolist() == [True, True, False], "a row without any number is unknown"
     scores[0, 0] = torch.nan  # the prompt itself is not always measured
     config = rr.RRedCoTConfig(value_estimator=name, scale="none", prior_from_group=False)
     credit = rr.assign_credit(rollouts, config, segments=segments)
