@@ -63,9 +63,8 @@ class Registry:
 
     def register(self, name: str, overwrite: bool = False) -> Callable[[Factory], Factory]:
         """Decorator that files a factory under ``name``; a taken name raises unless ``overwrite``."""
-        if (
-            not isinstance(name, str) or not name or ":" in name
-        ):  # without parentheses the class itself comes as the name
+        # without parentheses the class itself comes as the name
+        if not isinstance(name, str) or not name or ":" in name:
             usage = f'@rr.register_{self.kind.replace(" ", "_")}("name")'
             raise ValueError(f"name of a {self.kind}: expected a text without ':', got {name!r}; write {usage}")
 

@@ -59,8 +59,8 @@ def step_values(
     estimator = config.build_value_estimator()
     evidence = _by_proposal(probed, estimator, segments, calibrator.lowest)
     found = estimate(estimator, evidence, clip=config.clip, rollouts=rollouts, segments=segments)
-    behind_prompt = (segments.exists & found.known[:, None])[:, 1:]
-    check_finite(f"values of {type(estimator).__name__}", found.values[:, 1:], behind_prompt)
+    after_prompt = (segments.exists & found.known[:, None])[:, 1:]
+    check_finite(f"values of {type(estimator).__name__}", found.values[:, 1:], after_prompt)
     raw = torch.where(found.at_states() & torch.isfinite(found.values), found.values, prior[:, None])
     values, step_fit = raw, fit(raw)
     notes = {"rredcot/fallback/group_mean/mean": metric.share(~found.known)}

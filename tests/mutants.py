@@ -103,7 +103,7 @@ MUTANTS = (
     Mutant("siblings of other prompts", "values/siblings.py", "mixed(group.astype(np.uint64))", "np.uint64(0)", ("unit/test_siblings.py",)),
     Mutant("a segment counts before it is finished", "values/siblings.py", "(1, 0)))[:, :, :-1]", "(0, 1)))[:, :, 1:]", ("unit/test_siblings.py",)),
     Mutant("a call counts before it has ended", "values/actions.py", "calls = [(begin + at, call)", "calls = [(begin, call)", ("unit/test_same_state.py",)),
-    Mutant("the environment's last number everywhere", "values/environment.py", "torch.where(given, columns, -1).cummax(dim=1).values", "torch.where(given, columns, -1).amax(dim=1, keepdim=True).expand(scores.shape)", ("unit/test_environment_values.py",)),
+    Mutant("the environment's last number everywhere", "values/base.py", "torch.where(there, columns, -1).cummax(dim=1).values", "torch.where(there, columns, -1).amax(dim=1, keepdim=True).expand(numbers.shape)", ("unit/test_environment_values.py",)),
     Mutant("an answer inside a call", "text/dialogue.py", "if turns is not None and waits_for_tool(answer)", "if False", ("unit/test_dialogue.py",)),
     Mutant("a thought of an earlier turn", "text/dialogue.py", "_, _, said = text.rpartition(self.opening)", "said = text", ("unit/test_dialogue.py",)),
     Mutant("the span of rewards knows the own outcome", "values/calibration.py", "for known in (past, torch.cat([past, outcomes.double()])):", "for known in (outcomes.double(),):", ("unit/test_tabular_calibrated.py",)),

@@ -110,7 +110,7 @@ def check_with_verl(config: Any, environment: Mapping[str, str]) -> list[str]:
             raise RecipeError(
                 f"verl's validation: {error.full_key}: has no value and no default; set it"
             ) from error
-        except InstantiationException as error:  # what the class behind a key said stands last
+        except InstantiationException as error:  # what the class of a key said stands last
             reason = one_line(str(error.__cause__ or error))
             raise RecipeError(f"verl's validation: {reason}") from error
         except (AssertionError, ValueError, TypeError, NotImplementedError, KeyError) as error:

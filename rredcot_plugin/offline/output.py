@@ -1,7 +1,7 @@
 """The file of scored rollouts: appended chunk by chunk, and continued where an earlier run stopped.
 
 Two files stand beside it: `<out>.meta.json` says what it was made from, `<out>.state.pt` how far it has come and
-what calibration remembers. The state is written behind the lines it speaks of, so after a cut at any moment the
+what calibration remembers. The state is written after the lines that it covers, so after a cut at any moment the
 lines that no state covers are cut off and made again, to the same bytes. One process writes at a time: it holds a lock
 on the file.
 """
@@ -129,7 +129,7 @@ def _lock(file: BinaryIO, path: Path) -> None:
 
 
 def _begin(path: Path, file: BinaryIO, meta: Mapping[str, Any], force: bool) -> list[State]:
-    """The states to go on from, behind which the file is cut off; it is emptied with ``force``."""
+    """The states to continue from; the file is cut off after the last; it is emptied with ``force``."""
     if force:
         file.truncate(0)
         for side in (meta_path(path), state_path(path)):

@@ -37,16 +37,16 @@ Traits = dict[str, float]
 def traits_of(trace: Trace) -> Traits:
     """All numbers but those of the group; NaN where one is unknown."""
     values = [segment.value for segment in trace.segments]
-    behind = values[1:] or values
+    after = values[1:] or values
     deltas = [segment.credit for segment in trace.segments]
-    last, peak = (values[-1], _extreme(max, behind)) if values else (math.nan, math.nan)
+    last, peak = (values[-1], _extreme(max, after)) if values else (math.nan, math.nan)
     return {
         "reward": trace.reward,
         "first": values[0] if values else math.nan,
         "last": last,
         "peak": peak,
-        "low": _extreme(min, behind),
-        "mean_value": fmean(behind) if behind else math.nan,
+        "low": _extreme(min, after),
+        "mean_value": fmean(after) if after else math.nan,
         "drop": peak - trace.reward,
         "fade": peak - last,
         "min_delta": _extreme(min, deltas),

@@ -120,7 +120,7 @@ def answer_attention(query: Tensor, key: Tensor, answer_start: int, options: Att
     if not 0 < answer_start < num_tokens:
         return total
     window = num_tokens if options.window is None else options.window
-    # a query further behind sees nothing before the answer through its window
+    # a query further on sees nothing before the answer through its window
     last = min(num_tokens, answer_start + window - 1)
     with torch.no_grad(), torch.autocast(query.device.type, enabled=False):
         for start in range(answer_start, last, QUERY_BLOCK):

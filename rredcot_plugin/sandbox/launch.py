@@ -119,7 +119,7 @@ def _unshare(drops: bool, python: list[str], keep: Path, size: int) -> list[str]
 def _bubblewrap(drops: bool, python: list[str], keep: Path, size: int) -> list[str]:
     what = ["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     what += ["--die-with-parent", "--cap-drop", "ALL"]
-    needed = ("SYS_ADMIN", "SETPCAP", "SETUID", "SETGID") if drops else ("SYS_ADMIN", "SETPCAP")
+    needed = ("SYS_ADMIN", "SETPCAP", *(("SETUID", "SETGID") if drops else ()))
     what += [part for cap in needed for part in ("--cap-add", f"CAP_{cap}")]
     if not drops:
         what += ["--unshare-user", "--uid", "0", "--gid", "0"]  # its own root: nobody else may mount
@@ -137,8 +137,10 @@ def _bubblewrap(drops: bool, python: list[str], keep: Path, size: int) -> list[s
         what += ["--dev-bind", device, device]
     what += ["--perms", "0777", "--size", str(size), "--tmpfs", FOLDER, "--remount-ro", "/", "--chdir", FOLDER]
     drop = " ".join(("setpriv", *_new_user(drops), *_NO_PRIVILEGES))
-    # without real root to give up, what AppArmor lets no one mount runs all the same, its files uncounted
-    start = f'{_COUNT_FILES} && exec {drop} "$@"' if drops else f'{_COUNT_FILES} && exec {drop} "$@"; exec "$@"'
+    start = f'{_COUNT_FILES} && exec {drop} "$@"'
+    if not drops:
+        # without real root to give up, what AppArmor lets no one mount runs all the same, its files uncounted
+        start += '; exec "$@"'
     return [_tool("bwrap"), *what, "--", "sh", "-c", start, str(size), *python]
 
 

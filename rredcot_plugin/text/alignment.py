@@ -124,7 +124,7 @@ class TokenBytes:
         first_byte = _first_bytes(text)
         first = np.searchsorted(first_byte, ends - lengths, side="right") - 1
         last = np.searchsorted(first_byte, ends, side="left")
-        # a token without bytes at the very end stands behind the last character, not on it
+        # a token without bytes at the very end stands after the last character, not on it
         first = np.where((lengths == 0) & (ends == total), last, first)
         return text, np.stack([first, last], axis=1)
 

@@ -184,7 +184,7 @@ class ProbeEncoder:
         return self._seen[key]
 
     def _encode(self, bridge: str, counted: str) -> EncodedProbe | None:
-        ids, ends = self._behind_text(bridge + counted)
+        ids, ends = self._after_text(bridge + counted)
         skip = next((i for i, end in enumerate(ends) if end > len(bridge)), len(ids)) if bridge else 0
         if not ids or not 0 < len(ids) - skip <= self.max_probe_tokens:
             return None
@@ -192,7 +192,7 @@ class ProbeEncoder:
             return None  # answers that differ in unknown characters only would be one probe
         return tuple(ids), skip
 
-    def _behind_text(self, text: str) -> tuple[list[int], list[int]]:
+    def _after_text(self, text: str) -> tuple[list[int], list[int]]:
         """Token ids of ``text`` as they stand after other text, and the character at which each ends.
 
         SentencePiece puts a space before the first word of what it encodes, which a bridge must not begin

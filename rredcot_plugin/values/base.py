@@ -187,6 +187,15 @@ def nothing_known(segments: Segments) -> Estimate:
     return Estimate(torch.zeros(segments.exists.shape), torch.zeros(len(segments.num_segments), dtype=torch.bool))
 
 
+def latest_number(numbers: Float[Tensor, "B N"], there: Bool[Tensor, "B N"]) -> tuple[Tensor, Tensor]:
+    """The last number up to each column of those that are ``there``, 0 before the first; and whether there is one. What comes
+    later has no say."""
+    columns = torch.arange(numbers.shape[1], device=numbers.device)
+    latest = torch.where(there, columns, -1).cummax(dim=1).values
+    found = latest >= 0
+    return torch.where(found, numbers.gather(1, latest.clamp(min=0)), 0.0), found
+
+
 def scores_at_states(name: str, rollouts: Rollouts, segments: Segments) -> Estimate:
     """``token_scores[name]`` at the first token of each segment: the number about the state before it.
 
@@ -199,7 +208,5 @@ def scores_at_states(name: str, rollouts: Rollouts, segments: Segments) -> Estim
     columns = segments.starts.clamp(max=max(0, scores.shape[1] - 1))
     at = scores.float().gather(1, columns)
     finite = torch.isfinite(at) & segments.exists
-    latest = torch.where(finite, torch.arange(at.shape[1], device=at.device), -1).cummax(dim=1).values
-    known_at = (latest >= 0) & segments.exists
-    values = torch.where(known_at, at.gather(1, latest.clamp(min=0)), 0.0)
-    return Estimate(values, finite.any(dim=1), known_at)
+    values, found = latest_number(at, finite)
+    return Estimate(torch.where(segments.exists, values, 0.0), finite.any(dim=1), found & segments.exists)

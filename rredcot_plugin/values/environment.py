@@ -12,7 +12,7 @@ import torch
 from rredcot_plugin.groups import group_stats
 from rredcot_plugin.registry import register_value_estimator
 from rredcot_plugin.types import Rollouts, Segments
-from rredcot_plugin.values.base import NO_PROBES, Estimate, Probed, nothing_known
+from rredcot_plugin.values.base import NO_PROBES, Estimate, Probed, latest_number, nothing_known
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -97,11 +97,11 @@ class EnvironmentEstimator:
         if scores is None:
             return nothing_known(segments)
         given = torch.isfinite(scores) & rollouts.response_mask
-        columns = torch.arange(scores.shape[1], device=scores.device)
-        latest = torch.where(given, columns, -1).cummax(dim=1).values
-        at = latest.gather(1, segments.starts.clamp(max=max(0, scores.shape[1] - 1)))
+        latest, found = latest_number(scores.float(), given)
+        columns = segments.starts.clamp(max=max(0, scores.shape[1] - 1))
+        told = found.gather(1, columns)
         finite = torch.isfinite(rollouts.outcomes)
         prior = group_stats(rollouts.scores, rollouts.group_ids, finite).others_mean
-        values = torch.where(at >= 0, scores.float().gather(1, at.clamp(min=0)), prior[:, None])
+        values = torch.where(told, latest.gather(1, columns), prior[:, None])
         known = given.any(dim=1)
-        return Estimate(torch.where(segments.exists & known[:, None], values, 0.0), known, at >= 0)
+        return Estimate(torch.where(segments.exists & known[:, None], values, 0.0), known, told)
