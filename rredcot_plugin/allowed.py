@@ -46,19 +46,24 @@ class OneOf:
 
 @dataclass(frozen=True)
 class Number:
-    """A finite number in [``low``, ``high``]; None too where ``optional``."""
+    """A finite number in [``low``, ``high``]; None too where ``optional``, ``auto`` too where ``automatic``."""
 
     low: float
     high: float = float("inf")
     optional: bool = False
+    automatic: bool = False
 
     def check(self, key: str, value: Any) -> None:
-        if value is not None or not self.optional:
+        if (value is None and self.optional) or (value == "auto" and self.automatic):
+            return
+        try:
             check_number(key, value, self.low, self.high)
+        except ValueError as error:
+            raise ValueError(f"{error}, or 'auto'" if self.automatic else str(error)) from None
 
     def __str__(self) -> str:
         bounds = f"≥ {self.low:g}" if self.high == float("inf") else f"{self.low:g} to {self.high:g}"
-        return f"number {bounds}" + (", null" if self.optional else "")
+        return f"number {bounds}" + (", null" if self.optional else "") + (", auto" if self.automatic else "")
 
 
 @dataclass(frozen=True)

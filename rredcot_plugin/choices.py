@@ -100,6 +100,14 @@ def choose_workers(config: RRedCoTConfig, tokens: int, cores: int) -> Choice:
     return Choice(min(MOST_WORKERS, cores // 2), reason)
 
 
+def choose_credit_weight(config: RRedCoTConfig) -> Choice:
+    """Weight of the luck of later segments; None for what each step's past steps advise (`values.luck`)."""
+    if config.credit_weight != "auto":
+        return Choice(config.credit_weight, NAMED)
+    reason = "each step takes the weight of least squared error by its past steps, 0 in the first two"
+    return Choice(None, reason)
+
+
 def is_grpo(config: RRedCoTConfig) -> bool:
     """Whether ``segmenter: none`` makes the run verl's own GRPO: its mean, the own outcome included, is the baseline."""
     return isinstance(config.build_segmenter(), NoSegmenter) and not config.has_critic
@@ -128,6 +136,7 @@ def automatic(
         "scale": choose_scale(config, by_std=by_std),
         "probe_backend": choose_backend(config.probe_backend, why_not_in_pass),
         "calibrate_window": choose_window(config),
+        "credit_weight": choose_credit_weight(config),
         "credit_workers": choose_workers(config, tokens, cores),
         "bridge": choose_bridge(config.bridge),
         "terminator": choose_terminator(config.terminator),

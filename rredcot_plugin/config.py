@@ -75,7 +75,7 @@ class RRedCoTConfig(Options):
         for key, allowed in held.items():
             if getattr(self, key) not in allowed:
                 raise ValueError(
-                    f"{key}={getattr(self, key)!r}: credit_weight={self.credit_weight:g} needs {key}={allowed[0]!r}, "
+                    f"{key}={getattr(self, key)!r}: credit_weight={self.credit_weight} needs {key}={allowed[0]!r}, "
                     f"or take credit_weight=0"
                 )
 

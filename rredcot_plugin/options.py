@@ -142,11 +142,12 @@ class Options:
         "As lam, for rewards before the last token; null for lam. Below 1 a segment is judged more by what it was paid "
         "itself: less variance, and bias where it decides what later ones are paid.",
     )
-    credit_weight: float = option(
+    credit_weight: float | str = option(
         0.0,
-        Number(0.0, 1.0),
+        Number(0.0, 1.0, automatic=True),
         "How much of what later segments changed beyond what was to be expected is taken out of the advantage of "
-        "earlier ones, c. Less variance, and bias where values are wrong; needs mode=segment_gae and lam=1.",
+        "earlier ones, c. Less variance, and bias where values are wrong; auto weighs the two by past steps. Needs "
+        "mode=segment_gae and lam=1.",
     )
     scale: str | None = option(
         None,

@@ -102,7 +102,7 @@ def assign_credit(
     rest = gae + (in_values - in_baselines) - luck_of_later(config.credit_weight, evidence, way if whole else None)
     per_segment, tokens, baselines = _measured(config, evidence, earned, baseline, baselines, deltas, rest)
     baselines = baselines + in_baselines
-    found.fit.remember()
+    report |= found.fit.remember()
     advantages, returns = _finished(config, segments, tokens, gae + values, found.values, earned)
     report |= of_shapers
     report |= metric.credit_metrics(segments, values, deltas, rewards, earned.total, per_segment, baselines)

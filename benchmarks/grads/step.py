@@ -34,6 +34,7 @@ LATER: dict[str, dict[str, Any]] = {
 }
 """The default, unscaled, with less luck of later segments."""
 
+LATER["credit_weight_auto"] = {"credit_weight": "auto", "scale": "none"}
 LATER["low_floor_credit_weight_0.5"] = {**FITTED["low_floor"], **LATER["credit_weight_0.5"]}
 LATER["low_variance"] = {"preset": "low_variance"}
 LATER["low_variance_confidence"] = {**LATER["low_variance"], "value_estimator": "confidence"}

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from rredcot_plugin.credit.turn_rewards import TurnRewards
 
 
-def luck_of_later(weight: float, evidence: Evidence, in_values: TurnRewards | None) -> Float[Tensor, "B S"]:
-    """``weight`` · Σ_{l>k} h_l of every segment k, h being what a segment changed beyond what was to be expected, by V̂ alone.
+def luck_of_later(weight: float | str, evidence: Evidence, in_values: TurnRewards | None) -> Float[Tensor, "B S"]:
+    """``weight`` · Σ_{l>k} h_l of every segment k, h being what a segment changed beyond what was to be expected, by V̂ alone;
+    the weight of ``auto`` is the fit's.
 
     A reward on the way that V̂ counts (``in_values``) is no loss once it is paid. Without a weight nothing is fitted.
     """
@@ -27,8 +28,11 @@ def luck_of_later(weight: float, evidence: Evidence, in_values: TurnRewards | No
     changes = redistribute(evidence.values, outcomes.score, segments.num_segments)
     if in_values is not None:
         changes = changes + in_values.paid
-    surprises = later_surprises(evidence.fit.surprises(changes))
-    return weight * torch.where(segments.exists, surprises, 0.0)
+    surprises = evidence.fit.surprises(changes)
+    later = torch.where(segments.exists, later_surprises(surprises), 0.0)
+    if isinstance(weight, str):
+        weight = evidence.fit.weigh_luck(later_surprises(changes) + changes, later + surprises)
+    return weight * later
 
 
 def later_surprises(surprises: Float[Tensor, "B S"]) -> Float[Tensor, "B S"]:

@@ -9,12 +9,14 @@ every raw value. Source: docs/reference/math.md, "calibration".
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from rredcot_plugin.values.labelled_states import LabelledStates
 from rredcot_plugin.values.logistic import fit_logistic
+from rredcot_plugin.values.luck import foreseen_luck, least_error_weight
 from rredcot_plugin.values.ridge import fit_ridge
 from rredcot_plugin.values.window import mean_age, within
 
@@ -118,6 +120,16 @@ class OutcomeCalibrator:
             low, high = self.span(states.outcome)
             return found.clamp(low - high, high - low).float()
 
+    def weigh_luck(self, states: LabelledStates, rollouts: int) -> tuple[float, Float[Tensor, " M"]]:
+        """c of a step of so many ``rollouts`` and the luck foreseen of its states (``values.luck``), both by past steps alone:
+        no outcome of this one has a say. Without two past steps of which luck is known, c is 0."""
+        self._forget_other_features(states.features.shape[1])
+        with torch.no_grad():
+            past = LabelledStates.joined([*self._past, states.some(torch.zeros_like(states.weight).bool())])
+            low, high = self.span(states.outcome)
+            foreseen = foreseen_luck(past, states.features, high - low, self.l2)
+            return least_error_weight(past, rollouts), foreseen
+
     def remember(self, states: LabelledStates, counted: Bool[Tensor, " M"] | None = None) -> None:
         """Take the step into the window. Past steps with another number of features, from the checkpoint of a version
         that had others, are forgotten."""
@@ -175,24 +187,14 @@ class OutcomeCalibrator:
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors only, so that ``torch.load(weights_only=True)`` reads it."""
-        return {
-            "features": [p.features for p in self._past],
-            "outcome": [p.outcome for p in self._past],
-            "weight": [p.weight for p in self._past],
-            "importance": [p.importance for p in self._past],
-            "change": [p.change for p in self._past],
-            "version": [p.version for p in self._past],
-            "paid": [p.paid for p in self._past],
-            "solutions": dict(self._solutions),
-        }
+        columns = {own.name: [getattr(p, own.name) for p in self._past] for own in fields(LabelledStates)}
+        return {**columns, "solutions": dict(self._solutions)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        equal = [torch.ones_like(weight) for weight in state["weight"]]
-        importance = state.get("importance", equal)  # checkpoints of versions without it
-        change = state.get("change", [None] * len(equal))
-        version = state.get("version", [None] * len(equal))
-        paid = state.get("paid", [None] * len(equal))
-        columns = (state["features"], state["outcome"], state["weight"], importance, change, version, paid)
+        # checkpoints of versions without a column
+        missing = {"importance": [torch.ones_like(weight) for weight in state["weight"]]}
+        unknown = [None] * len(state["weight"])
+        columns = [state.get(own.name, missing.get(own.name, unknown)) for own in fields(LabelledStates)]
         self._past = [LabelledStates(*parts) for parts in zip(*columns, strict=True)]
         self._forget_old()
         self._solutions = dict(state.get("solutions", {}))

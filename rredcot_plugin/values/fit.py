@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,9 @@ from rredcot_plugin.values.prefix_numbers import PrefixNumbers, prefix_numbers
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
+
+
+WEIGHT = "rredcot/credit/credit_weight/mean"
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,8 @@ class StepFit:
     _state_weight: Float[Tensor, "B S"] | None = None
     _changes: Float[Tensor, "B S"] | None = None
     _paid: Float[Tensor, "B S"] | None = None
+    _luck: tuple[Float[Tensor, "B S"], Float[Tensor, "B S"], Float[Tensor, " M"]] | None = None
+    _notes: dict[str, float] = field(default_factory=dict)
 
     def values(self, prior: Float[Tensor, " B"]) -> tuple[Float[Tensor, "B S"], dict[str, float]]:
         """Calibrated V̂ of every state, and metrics of the fit; ``prior`` everywhere where nothing can be fitted."""
@@ -103,11 +108,20 @@ class StepFit:
         expected = self.calibrator.expected_changes(labelled.states, labelled.fold, labelled.counted)
         return labelled.in_place(labelled.states.change - expected, torch.zeros_like(changes))
 
-    def remember(self) -> None:
-        """Let the step join the calibrator's window, if a fit has used it."""
+    def weigh_luck(self, rest: Float[Tensor, "B S"], luck: Float[Tensor, "B S"]) -> float:
+        """The weight c of ``luck``, the surprises from each state on, that past steps advise (``values.luck``); ``rest`` is
+        what each state left open of the return. The step joins their evidence for later ones."""
+        weight, foreseen = self.calibrator.weigh_luck(self.labelled.states, int(self.outcomes.finite.sum()))
+        self._luck = rest, luck, foreseen
+        self._notes = {WEIGHT: weight}
+        return weight
+
+    def remember(self) -> dict[str, float]:
+        """Let the step join the calibrator's window, if a fit has used it. Returns metrics of what followed the values."""
         if "labelled" in self.__dict__:
             labelled = self._weighted()
             self.calibrator.remember(labelled.states, labelled.counted)
+        return self._notes
 
     def _weighted(self) -> Labelled:
         """The states with the weights that a baseline gave them, alike if none did, and with δ̂ and rewards on the way if it
@@ -119,6 +133,11 @@ class StepFit:
             states = replace(states, change=self._changes[labelled.at].double())
         if self._paid is not None:
             states = replace(states, paid=self._paid[labelled.at].double())
+        if self._luck is not None:
+            rest, luck, foreseen = self._luck
+            states = replace(
+                states, rest=rest[labelled.at].double(), luck=luck[labelled.at].double(), foreseen=foreseen
+            )
         return replace(labelled, states=states)
 
     @cached_property

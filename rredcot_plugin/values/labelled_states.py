@@ -37,11 +37,18 @@ class LabelledStates:
 
     paid: Float[Tensor, " M"] = field(default=None)  # type: ignore[assignment]
     """Rewards on the way from there on, as its baseline is to count them; 0 everywhere unless given."""
+    rest: Float[Tensor, " M"] = field(default=None)  # type: ignore[assignment]
+    """R − V̂, what the state left open (``values.luck``); NaN where it is not known, as everywhere unless given."""
+    luck: Float[Tensor, " M"] = field(default=None)  # type: ignore[assignment]
+    """Surprises from there on; NaN as ``rest``."""
+    foreseen: Float[Tensor, " M"] = field(default=None)  # type: ignore[assignment]
+    """What steps before told of ``luck``; NaN as ``rest``."""
 
     def __post_init__(self) -> None:
-        for name, unknown in {"change": torch.nan, "version": torch.nan, "paid": 0.0}.items():
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, torch.full_like(self.weight, unknown))
+        for own in fields(self):
+            if getattr(self, own.name) is None:
+                unknown = 0.0 if own.name == "paid" else torch.nan
+                object.__setattr__(self, own.name, torch.full_like(self.weight, unknown))
 
     def some(self, chosen: Bool[Tensor, " M"]) -> LabelledStates:
         return LabelledStates(*(getattr(self, f.name)[chosen] for f in fields(self)))

@@ -125,8 +125,11 @@ def test_0_changes_nothing_and_asks_for_nothing(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("calibrate", ["outcome", "none", "trees"])
 @pytest.mark.parametrize("rewards", [REWARDS, [1.0] * 8, [float("nan"), 1.0, *REWARDS[2:]], [0.0, 1.0]])
-def test_whatever_the_rewards_nothing_is_nan_and_the_first_step_runs(calibrate: str, rewards: list[float]) -> None:
-    config = rr.RRedCoTConfig(**LINES, calibrate=calibrate, credit_weight=0.5)
+@pytest.mark.parametrize("weight", [0.5, "auto"])
+def test_whatever_the_rewards_nothing_is_nan_and_the_first_step_runs(
+    calibrate: str, rewards: list[float], weight: float | str
+) -> None:
+    config = rr.RRedCoTConfig(**LINES, calibrate=calibrate, credit_weight=weight)
     calibrator = config.build_calibrator()
     for _ in range(3):
         credit = rr.assign_credit(batch(rewards), config, calibrator=calibrator)
