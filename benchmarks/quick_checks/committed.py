@@ -133,8 +133,10 @@ COMMANDS = {
     "learning_own_sums": "python benchmarks/learning.py --batch large --families own_sums --systems grpo trace_baseline "
     "--system credit_weight_half credit_weight=0.5 --rates 2.5e-5 5e-5 1e-4 --seeds 0 1 2 3 4 "
     "--output benchmarks/results/learning_own_sums.json",
-    "learning_large": "python benchmarks/learning.py --batch large",
-    "learning_large_verl": "python benchmarks/learning.py --against-verl --families sums",
+    "learning_large": "python benchmarks/learning.py --batch large --families habits "
+    "--systems grpo rredcot value_baseline control_no_reward",
+    "learning_large_verl": "python benchmarks/learning.py --against-verl --families sums "
+    "--systems grpo mc_grpo attention gradient rredcot_paper red rredcot --seeds 0 1 2 --verl-seeds 0 1 2",
     # of the version whose default segmenter was hybrid, on the processor that `rredcot plan` reckons with
     "assign_credit_hybrid": "python benchmarks/assign_credit.py --output benchmarks/results/assign_credit_hybrid.json",
     "baseline_weights": "python benchmarks/baseline_weights.py --families chains habits",

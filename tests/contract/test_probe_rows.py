@@ -60,6 +60,19 @@ def test_no_chunk_holds_more_rows_than_the_limit(queue: MemoryQueue, monkeypatch
     assert held == [8, 8]
 
 
+def test_long_rows_go_in_smaller_chunks(queue: MemoryQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eleven rows of 5 to 15 tokens, then two of 7 and 13: a chunk of fours ends where it has 50."""
+    expected = log_probs(Actor(queue))
+    monkeypatch.setattr(batched, "MOST_TOKENS", 50)
+    actor = Actor(queue)
+    assert log_probs(actor) == expected
+    assert [info["rows"] for info in actor.infos] == [8, 8]
+    monkeypatch.setattr(batched, "MOST_TOKENS", 20)
+    actor = Actor(queue)
+    assert log_probs(actor) == expected
+    assert [info["rows"] for info in actor.infos] == [4, 4, 4, 4]
+
+
 class FailingActor(Actor):
     """Its workers die in the second chunk."""
 

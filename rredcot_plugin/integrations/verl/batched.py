@@ -6,7 +6,6 @@ not cover (Megatron, Ulysses, fused kernels), and as the reference that the othe
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -21,8 +20,8 @@ from rredcot_plugin.probes.layout import ProbeSpec
 
 PARTITION = "rredcot_probes"
 
-MOST_ROWS = 4096
-"""That lie in TransferQueue at once: its number of rows is limited, and every probe repeats the prefix of its trace."""
+MOST_ROWS, MOST_TOKENS = 4096, 1 << 24
+"""That lie in TransferQueue at once, about: its number of rows is limited, and every probe repeats the prefix of its trace."""
 
 Row = tuple[torch.Tensor, int]
 """The token ids of a prefix and a probe after it, and how many of the last ones count."""
@@ -53,10 +52,8 @@ def batched_log_probs(
         "compute_loss": False,
         "temperature": temperature,
     }
-    rows = _rows(traces, specs)
-    at_once = max(1, MOST_ROWS // multiple) * multiple
     sums: list[float] = []
-    while chunk := list(itertools.islice(rows, at_once)):
+    for chunk in _chunks(_rows(traces, specs), multiple):
         sums += _sums(worker_group, chunk, multiple, max_tokens_per_gpu, axes, info)
     flat = iter(sums)
     return [[next(flat) for _ in row] for row in specs]
@@ -67,6 +64,20 @@ def _rows(traces: Sequence[torch.Tensor], specs: Sequence[Sequence[ProbeSpec]]) 
     for trace, row in zip(traces, specs, strict=True):
         for boundary, ids, skip in row:
             yield (torch.cat([trace[:boundary], torch.tensor(ids, dtype=torch.int64)]), len(ids) - skip)
+
+
+def _chunks(rows: Iterator[Row], multiple: int) -> Iterator[list[Row]]:
+    """The rows in order, ``MOST_ROWS`` or about ``MOST_TOKENS`` at a time; all but the last chunk in need of no copies."""
+    chunk: list[Row] = []
+    tokens = 0
+    for row in rows:
+        chunk.append(row)
+        tokens += len(row[0])
+        if len(chunk) % multiple == 0 and (len(chunk) + multiple > MOST_ROWS or tokens >= MOST_TOKENS):
+            yield chunk
+            chunk, tokens = [], 0
+    if chunk:
+        yield chunk
 
 
 def _sums(
