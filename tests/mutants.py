@@ -47,6 +47,7 @@ CREDIT, VALUES, CUTS = "unit/test_redistribution.py", "unit/test_values.py", "un
 FITS, WINDOW = "unit/test_calibration.py", "unit/test_window.py"
 TURNS, TOLD = "unit/test_turn_rewards.py", "unit/test_process_rewards.py"
 LATER = "unit/test_later_segments.py"
+LUCK = "unit/test_luck_weight.py"
 ESTIMATORS, REMEMBERED, CONTINUED = (
     "unit/test_estimators.py",
     "unit/test_remembered.py",
@@ -84,7 +85,11 @@ MUTANTS = (
     Mutant("sums that differ by rounding have a deviation", "credit/advantages.py", "by - EPSILON > by_rounding", "by > EPSILON", ("unit/test_odd_rewards.py",)),
     Mutant("only the sum of a row's rewards has to be small enough", "types.py", "(total.abs() > LARGEST_OUTCOME) | (rewards.abs() > LARGEST_OUTCOME).any(dim=1)", "total.abs() > LARGEST_OUTCOME", ("unit/test_odd_rewards.py",)),
     Mutant("luck is added", "pipeline.py", "- luck_of_later(", "+ luck_of_later(", (LATER,)),
-    Mutant("checkpoints forget changes", "values/calibration.py", 'change = state.get("change", [None] * len(equal))', "change = [None] * len(equal)", (LATER,)),
+    Mutant("checkpoints forget changes", "values/calibration.py", "state.get(own.name, missing.get(own.name, unknown)) for", 'missing.get(own.name, unknown) if own.name == "change" else state.get(own.name, missing.get(own.name, unknown)) for', (LATER,)),
+    Mutant("checkpoints forget luck", "values/calibration.py", "state.get(own.name, missing.get(own.name, unknown)) for", 'missing.get(own.name, unknown) if own.name == "luck" else state.get(own.name, missing.get(own.name, unknown)) for', (LUCK,)),
+    Mutant("bias averages out as variance does", "values/luck.py", "rollouts * max(0.0, bias", "max(0.0, bias", (LUCK,)),
+    Mutant("states of a rollout tell apart", "values/luck.py", "- bias**2) / size)", "- bias**2) / len(luck))", (LUCK,)),
+    Mutant("luck is foreseen whatever outcomes allow", "values/luck.py", ".clamp(-span, span)", "", (LUCK,)),
     Mutant("a feature looks one token ahead", "values/prefix_numbers.py", "return padded.gather(1, before).float()", "return padded.gather(1, (before + 1).clamp(max=x.shape[1])).float()", (FITS,)),
     Mutant("characters are split", "segmenters/trace.py", "(self.starts[tokens] >= ends) & (", "(", (CUTS + "::test_a_multi_byte_character_is_never_split",)),
     Mutant("the answer is cut", "segmenters/assemble.py", "answers.outside(legal(trace, proposed))", "legal(trace, proposed)", (CUTS + "::test_the_last_segment_begins_where_the_answer_is_opened",)),
@@ -118,7 +123,7 @@ MUTANTS = (
     Mutant("attention behind the answer counts", "values/attribution.py", "(ids < segments.num_segments[:, None] - 1)", "(ids < segments.num_segments[:, None])", ("unit/test_attribution_shares.py",)),
     Mutant("the calibrator never remembers", "values/calibration.py", "self._past.append(states if counted is None else states.some(counted))", "pass", (REMEMBERED,)),
     Mutant("the window counts arrivals", "values/window.py", "torch.where(step.version.isfinite(), newest - step.version, float(since))", "torch.full_like(step.version, float(since))", (WINDOW,)),
-    Mutant("checkpoints forget versions", "values/calibration.py", 'version = state.get("version", [None] * len(equal))', "version = [None] * len(equal)", (WINDOW,)),
+    Mutant("checkpoints forget versions", "values/calibration.py", "state.get(own.name, missing.get(own.name, unknown)) for", 'missing.get(own.name, unknown) if own.name == "version" else state.get(own.name, missing.get(own.name, unknown)) for', (WINDOW,)),
     Mutant("a trace is as old as its first token", VERL + "sessions.py", 'float(tags[row]["max_global_steps"])', 'float(tags[row]["min_global_steps"])', ("contract/test_async.py",)),
     Mutant("long traces dominate the fit", "values/fit.py", "(at / at.sum(dim=1, keepdim=True).clamp(min=1))[at]", "at[at]", (REMEMBERED,)),
     Mutant("the divisor looks at values", "pipeline.py", "scale_advantages(measured, baselines, earned, real, _scale(config))\n    per_segment", "scale_advantages(measured, evidence.values, earned, real, _scale(config))\n    per_segment", (REMEMBERED,)),
