@@ -146,8 +146,8 @@ class Options:
         0.0,
         Number(0.0, 1.0, automatic=True),
         "How much of what later segments changed beyond what was to be expected is taken out of the advantage of "
-        "earlier ones, c. Less variance, and bias where values are wrong; auto weighs the two by past steps. Needs "
-        "mode=segment_gae and lam=1.",
+        "earlier ones, c. Less variance, and bias where values are wrong; auto weighs them by past steps. Needs mode=segment_gae "
+        "and lam=1.",
     )
     scale: str | None = option(
         None,

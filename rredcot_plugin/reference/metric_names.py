@@ -88,9 +88,7 @@ CREDIT = Section("Credit", "", (
     Metric("rredcot/credit/negative_share", "0 to 1", "Share of segments with negative credit.", "0.2 to 0.8", "", MEAN),
     Metric("rredcot/credit/answer_share", "0 to 1", "Share of a trace's |δ| that falls on its answer segment.",
            "below 0.9", "Near 1 nothing is redistributed: values do not see the outcome coming.", MEAN),
-    Metric("rredcot/credit/credit_weight", "0 to 1", "Weight c of the luck of later segments; only with credit_weight=auto.",
-           "0 in the first two steps", "Near 0 with many rollouts per step, or where past steps could foresee that luck: "
-           "credit_weight=0 does the same.", MEAN),
+    Metric("rredcot/credit/credit_weight", "0 to 1", "Weight that credit_weight=auto took.", "0 in the first two steps", "", MEAN),
     Metric("rredcot/credit/return_error", "reward", "Largest |Σ r − R| over the traces.", "rounding, below 1e-5",
            "Report it: this is a bug.", MAX),
     Metric("rredcot/credit/shaping_residual", "reward", "What shapers changed of a trace's sum before it went to the answer "
