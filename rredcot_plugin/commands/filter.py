@@ -87,7 +87,8 @@ def filter_rollouts(
 def _check_out(out: Path | None, rollouts: Sequence[Path], force: bool) -> None:
     if out is None:
         return
-    if any(out.resolve() == path.resolve() for path in rollouts):
+    inputs = [file for path in rollouts for file in (path, *path.glob("*.jsonl"))]
+    if any(out.resolve() == file.resolve() for file in inputs):
         raise typer.BadParameter(f"out={out}: these are the rollouts themselves; take another file")
     check_is_file("out", out)
     if out.exists() and not force:
@@ -95,7 +96,7 @@ def _check_out(out: Path | None, rollouts: Sequence[Path], force: bool) -> None:
 
 
 def read_scored(paths: Sequence[Path]) -> tuple[list[Scored], dict[Path, list[BadLine]]]:
-    """Records with their traces of all files (of a folder: its ``*.jsonl``), and each file's broken lines.
+    """Records with their traces of all files (of a folder: its ``*.jsonl``), each once, and each file's broken lines.
 
     Raises:
         ValueError: a file of which nothing can be read, or a folder without files.
@@ -104,13 +105,16 @@ def read_scored(paths: Sequence[Path]) -> tuple[list[Scored], dict[Path, list[Ba
 
     scored: list[Scored] = []
     bad: dict[Path, list[BadLine]] = {}
+    files: dict[Path, Path] = {}
     for path in paths:
-        files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
-        if not files:
+        found = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+        if not found:
             raise ValueError(f"{path}: no scored rollouts here, expected files called *.jsonl")
-        for file in files:
-            good, bad[file] = read_lines(file, _parse)
-            scored += good
+        for file in found:
+            files.setdefault(file.resolve(), file)
+    for file in files.values():
+        good, bad[file] = read_lines(file, _parse)
+        scored += good
     return scored, bad
 
 

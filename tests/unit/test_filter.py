@@ -273,3 +273,15 @@ def test_the_page_has_every_name_and_preset() -> None:
     assert all(f"`{name}`" in page for name in TRAITS)
     for name, (condition, by) in PRESETS.items():
         assert f"| `{name}` | `{condition}` | {by} |" in page
+
+
+def test_a_folder_s_own_files_are_no_output(scored: Path) -> None:
+    before = scored.read_bytes()
+    result = run(scored.parent, "--where", "peak > 0", "-o", scored, "--force")
+    assert result.exit_code == 2
+    assert "these are the rollouts themselves" in result.stderr
+    assert scored.read_bytes() == before
+
+
+def test_a_file_named_twice_counts_once(scored: Path) -> None:
+    assert "of 7" in run(scored, scored, scored.parent, "--where", "peak > 0").stdout
