@@ -135,7 +135,7 @@ def _begin(path: Path, file: BinaryIO, meta: Mapping[str, Any], force: bool) -> 
         for side in (meta_path(path), state_path(path)):
             side.unlink(missing_ok=True)
     size = os.fstat(file.fileno()).st_size
-    if size or meta_path(path).exists():
+    if size or state_path(path).exists():  # a run that ended before its first chunk leaves nothing to keep
         _check_meta(path, meta)
     else:
         _replace(meta_path(path), json.dumps(meta, indent=1).encode())

@@ -15,6 +15,7 @@ from rredcot_plugin.offline import model as offline_model
 from rredcot_plugin.offline.model import Scorer
 from rredcot_plugin.probes import UnsupportedModelError
 from rredcot_plugin.report.traces import read_dumps
+from rredcot_plugin.tiny import CHECKPOINT
 from tests.unit.probe_models import SHAPES, random_ids, tiny_model
 from tests.unit.scored import (  # noqa: F401  fixtures
     NEWLINE,
@@ -239,3 +240,14 @@ def test_a_file_of_somebody_else_is_not_touched(rollouts: Path, tmp_path: Path) 
     assert score(rollouts, "-o", str(out)).exit_code == 2
     assert score(rollouts, "-o", str(rollouts)).exit_code == 2
     assert out.read_text() == "mine"
+
+
+def test_a_run_that_finished_nothing_does_not_bind_the_next(rollouts: Path, tmp_path: Path) -> None:
+    out, broken = tmp_path / "o.jsonl", tmp_path / "model"
+    shutil.copytree(CHECKPOINT, broken)
+    (broken / "model.safetensors").write_bytes(b"cut")
+    failed = CliRunner().invoke(app, ["score", str(rollouts), "--model", str(broken), "-o", str(out)])
+    assert failed.exit_code == 1
+    assert out.read_bytes() == b""
+    again = score(rollouts, "-o", str(out), *NEWLINE)
+    assert again.exit_code == 0, again.output
