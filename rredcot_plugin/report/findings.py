@@ -13,6 +13,10 @@ FEW_SEGMENTS = 3
 """Mean segments of a trace below which there is little credit within traces."""
 
 
+ROUNDING = 1e-6
+"""Dumps hold six decimals: a mean up to this is none."""
+
+
 def findings(steps: Sequence[StepSummary], bias: Interval | None, *, calibrated: bool = True) -> list[str]:
     """Sentences about what is wrong with the numbers of these steps, each with what to do; none if nothing is.
 
@@ -26,11 +30,11 @@ def findings(steps: Sequence[StepSummary], bias: Interval | None, *, calibrated:
 
 def _errors(steps: Sequence[StepSummary]) -> list[str]:
     error, constant = _mean(s.squared_error for s in steps), _mean(s.constant for s in steps)
-    if not error > constant:
+    if not error > constant or _digits(error) == _digits(constant):
         return []
     return [
-        f"V̂ is worse than a constant: its mean squared error is {plain(error)}, that of the mean reward of a step "
-        f"{plain(constant)}."
+        f"V̂ is worse than a constant: its mean squared error is {_digits(error)}, that of the mean reward of a step "
+        f"{_digits(constant)}."
     ]
 
 
@@ -48,12 +52,12 @@ def _few_prompts(steps: Sequence[StepSummary]) -> list[str]:
 
 
 def _bias(bias: Interval | None) -> list[str]:
-    if bias is None or not (bias.low > 0 or bias.high < 0):
+    if bias is None or not (bias.low > 0 or bias.high < 0) or abs(bias.mean) <= ROUNDING:
         return []
     side = "high" if bias.mean > 0 else "low"
     return [
-        f"V̂ after the prompt is {plain(abs(bias.mean), 3)} too {side} on average (95 % interval of V̂ − R: "
-        f"{plain(bias.low, 3)} to {plain(bias.high, 3)}): look at calibrate and value_estimator."
+        f"V̂ after the prompt is {_digits(abs(bias.mean))} too {side} on average (95 % interval of V̂ − R: "
+        f"{_digits(bias.low)} to {_digits(bias.high)}): look at calibrate and value_estimator."
     ]
 
 
@@ -68,6 +72,15 @@ def _segments(steps: Sequence[StepSummary]) -> list[str]:
         "for reasoning in lines, sentence for prose, fixed where neither is found; min_segment_tokens and max_segments "
         "also matter."
     ]
+
+
+def _digits(number: float) -> str:
+    """Three significant digits at least, so that two numbers that differ are seen to.
+
+    >>> _digits(0.2546), _digits(-0.0031), _digits(7878.64)
+    ('0.255', '−0.0031', '7879')
+    """
+    return f"{number:.3g}".replace("-", "−") if abs(number) < 1000 else plain(number, 0)
 
 
 def _mean(numbers: Iterable[float]) -> float:

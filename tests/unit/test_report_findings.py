@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from io import StringIO
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from rredcot_plugin.report.corpus import FEW_PROMPTS, Corpus
+from rredcot_plugin.report.corpus import FEW_PROMPTS, Corpus, Interval
 from rredcot_plugin.report.findings import findings
 from rredcot_plugin.report.plots import bias_by_step, reward_by_step
 from rredcot_plugin.report.report_page import render_report
@@ -129,3 +130,19 @@ def test_eighty_columns_hold_every_number() -> None:
     row = next(line for line in lines if line.startswith("100000"))
     assert header.rstrip().endswith("segments")
     assert len(row.split()) == 9
+
+
+def test_rounding_is_no_finding() -> None:
+    """V̂ is the same constant everywhere, or off by what six decimals leave out."""
+    step = Statistics.of(traces(lambda chance: [chance] * 3)).steps()[0]
+    same = replace(step, squared_error=0.21000000000000002, constant=0.21)
+    assert findings([same], Interval(-4e-17, -4e-17, -4e-17)) == []
+    assert findings([same], Interval(4e-7, 3e-7, 5e-7)) == []
+
+
+def test_small_numbers_are_told_apart() -> None:
+    step = Statistics.of(traces(lambda chance: [chance] * 3)).steps()[0]
+    (error,) = findings([replace(step, squared_error=0.2546, constant=0.2512)], None)
+    assert "is 0.255, that of the mean reward of a step 0.251." in error
+    (bias,) = findings([step], Interval(0.0004, 0.0003, 0.0005))
+    assert "0.0004 too high on average (95 % interval of V̂ − R: 0.0003 to 0.0005)" in bias
