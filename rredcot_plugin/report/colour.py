@@ -65,7 +65,7 @@ def _advantages(trace: Trace) -> list[float]:
 
 def has_credit(trace: Trace) -> bool:
     """Whether any segment has credit: verl's own rollouts have none, a reward that is NaN gives none."""
-    return bool(_credits(trace))
+    return any(math.isfinite(segment.credit) for segment in trace.segments)
 
 
 def kind_of(number: float) -> str:

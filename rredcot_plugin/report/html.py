@@ -104,9 +104,10 @@ def render_trace(trace: Trace, look: Look | None = None, span: tuple[float, floa
 
 
 def _header(trace: Trace, look: Look) -> str:
+    outcome = look.outcome(trace)
     # rewards are any real numbers; only 0/1 rewards say right and wrong by themselves
-    mark = {1.0: "✓ ", 0.0: "✗ "}.get(trace.reward, "")
-    kind = {"right": "good", "wrong": "bad"}.get(look.outcome(trace), "unknown")
+    mark = {(1.0, "right"): "✓ ", (0.0, "wrong"): "✗ "}.get((trace.reward, outcome), "")
+    kind = {"right": "good", "wrong": "bad"}.get(outcome, "unknown")
     tokens = sum(segment.tokens for segment in trace.segments)
     size = _number(sum(len(segment.text) for segment in trace.segments), "character")
     if trace.has_segments:
@@ -115,7 +116,7 @@ def _header(trace: Trace, look: Look) -> str:
         size += f", {_number(trace.turns[-1], 'turn')}"
     jump = (
         '<button type="button" class="go">go to worst</button>'
-        if _is_long(trace) and _flagged(trace, look.scales.credit)
+        if _is_long(trace) and _flagged(trace, look.scales.credit) is not None
         else ""
     )
     return (
@@ -137,20 +138,25 @@ def _is_long(trace: Trace) -> bool:
 
 
 def _segments(trace: Trace, scales: Scales) -> str:
-    kinds = " ".join(
-        ["segments", *(["long"] if _is_long(trace) else []), *([] if has_credit(trace) else ["bare"])]
-    )
-    rows = "".join(_row(trace, i, scales) for i in range(len(trace.segments)))
+    is_bare = not has_credit(trace)
+    kinds = " ".join(["segments", *(["long"] if _is_long(trace) else []), *(["bare"] if is_bare else [])])
+    places = range(len(trace.segments))
+    rows = "".join(_bare_row(trace, i) if is_bare else _row(trace, i, scales) for i in places)
     if not rows:
         rows = '<li><span class="credit"></span><div class="text note">empty response</div></li>'
     return f'<ol class="{kinds}">{rows}</ol>'
 
 
+def _text(trace: Trace, index: int) -> str:
+    return render_turn(trace, index) + render_own(trace.segments[index], _budget(trace))
+
+
+def _bare_row(trace: Trace, index: int) -> str:
+    return f'<li><div class="text">{_text(trace, index)}</div></li>'
+
+
 def _row(trace: Trace, index: int, scales: Scales) -> str:
     segment = trace.segments[index]
-    text = render_turn(trace, index) + render_own(segment, _budget(trace))
-    if not has_credit(trace):
-        return f'<li><div class="text">{text}</div></li>'
     is_worst = index == _flagged(trace, scales.credit)
     flag = '<span class="flag">lost most here</span>' if is_worst else ""
     kinds = f"{kind_of(segment.credit)}{' worst' if is_worst else ''}"
@@ -159,7 +165,7 @@ def _row(trace: Trace, index: int, scales: Scales) -> str:
         f'<li class="{kinds}" data-advantage="{kind_of(segment.advantage)}" style="{opacities}">'
         f'<button type="button" class="credit"><span class="by-credit">{signed(segment.credit)}</span>'
         f'<span class="by-advantage">{signed(segment.advantage)}</span></button>'
-        f'<div class="text">{flag}{text}</div><div class="numbers">{_numbers(trace, index)}</div></li>'
+        f'<div class="text">{flag}{_text(trace, index)}</div><div class="numbers">{_numbers(trace, index)}</div></li>'
     )
 
 

@@ -85,7 +85,7 @@ class Trace:
             found.append(found[-1] + begins if found else 1)
         return found
 
-    @property
+    @cached_property
     def worst(self) -> int | None:
         """Index of the segment that lost the most reward; None if none lost any."""
         losing = [i for i, segment in enumerate(self.segments) if segment.credit < 0]
@@ -96,7 +96,7 @@ class Trace:
         """Credit of that segment in reward units, 0 if none lost any."""
         return 0.0 if self.worst is None else self.segments[self.worst].credit
 
-    @property
+    @cached_property
     def values(self) -> list[float]:
         """V̂ at every boundary, from the prompt to the reward itself: one more than there are segments."""
         return [*(segment.value for segment in self.segments), self.reward]

@@ -13,8 +13,10 @@ from rredcot_plugin.report.corpus import (
     StepSummary,
 )
 from rredcot_plugin.report.curves import Curve
+from rredcot_plugin.report.html import render_trace
 from rredcot_plugin.report.plots import HISTOGRAM_TITLES, all_pictures, histogram, reward_by_step
 from rredcot_plugin.report.svg import axis
+from rredcot_plugin.report.traces import ScoredSegment, Trace
 from tests.unit.page_steps import BINS, HISTOGRAM, STEPS
 
 
@@ -67,3 +69,23 @@ def test_axes_hold_their_numbers_between_few_round_ticks(numbers: tuple[float, f
     assert found.low <= min(numbers) and max(numbers) <= found.high
     assert 2 <= len(found.ticks) <= 12
     assert all(-1e-9 <= found.share(tick) <= 1 + 1e-9 for tick in found.ticks)
+
+
+def test_a_card_is_made_in_one_pass_over_its_segments() -> None:
+    """Thousands of segments must not make a page take minutes."""
+
+    class Counted(tuple):
+        passes = 0
+
+        def __iter__(self):
+            Counted.passes += 1
+            return super().__iter__()
+
+    def passes(count: int, credit: float) -> int:
+        Counted.passes = 0
+        segments = Counted(ScoredSegment("x", 1, 0.5, credit, 0.0) for _ in range(count))
+        render_trace(Trace(1, "a", "p", None, 0.5, segments))
+        return Counted.passes
+
+    assert passes(400, -0.1) == passes(4, -0.1)
+    assert passes(400, math.nan) == passes(4, math.nan)
