@@ -99,6 +99,8 @@ class Corpus:
     steps: tuple[StepSummary, ...]
     histograms: Mapping[str, Histogram]
     calibration: tuple[CalibrationBin, ...]
+    reward_range: tuple[float, float] | None = None
+    """Lowest and highest reward; None where none is known."""
     problems: tuple[Problem, ...] = ()
     num_problems: int = 0
     """All lines left out; ``problems`` names the first few."""
@@ -117,3 +119,6 @@ HISTOGRAMS = {
     "reward": "reward of a trace",
 }
 """Keys of ``Corpus.histograms`` and what their horizontal axes show."""
+
+WHOLE = frozenset({"segment_tokens", "segments"})
+"""Those of whole numbers: the last one in a bin is its upper edge − 1."""

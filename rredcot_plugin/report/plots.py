@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rredcot_plugin.report.corpus import HISTOGRAMS, CalibrationBin, Histogram, StepSummary
+from rredcot_plugin.report.corpus import HISTOGRAMS, WHOLE, CalibrationBin, Histogram, StepSummary
 from rredcot_plugin.report.curves import COLOURS, Curve
 from rredcot_plugin.report.svg import Axis, Plot, axis, drawable, tick
 from rredcot_plugin.report.text import plain
@@ -195,7 +195,7 @@ def histogram(key: str, found: Histogram | None) -> Picture:
     filled = sorted(count for count in found.counts if count)
     is_log = filled[-1] > 200 * filled[len(filled) // 2]
     up = _log_counts(filled[-1]) if is_log else axis("count", [0, filled[-1]], count=4)
-    is_whole = key in ("segment_tokens", "segments")
+    is_whole = key in WHOLE
     shift = 0.5 if is_whole else 0.0  # whole numbers stand in the middle of their bars
     plot = Plot(axis(HISTOGRAMS[key], [edge - shift for edge in found.edges], whole=is_whole), up)
     body = ""

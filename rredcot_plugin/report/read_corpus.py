@@ -84,6 +84,7 @@ def read_corpus(
         steps=numbers.steps(),
         histograms=numbers.histograms(),
         calibration=numbers.calibration(),
+        reward_range=numbers.reward_range,
         problems=tuple(reading.problems),
         num_problems=reading.num_problems,
         bias=numbers.bias(),

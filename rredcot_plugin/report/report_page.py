@@ -67,18 +67,11 @@ def threshold(corpus: Corpus) -> float:
 
     It is 0.5 for rewards 0 and 1, 0 for −1 and 1; where all rewards are equal, 0.
     """
-    found = corpus.histograms.get("reward")
     rewards = [trace.reward for group in corpus.groups for trace in group.traces]
-    rewards = drawable([*rewards, *_filled_edges(found.edges, found.counts)] if found else rewards)
+    rewards = drawable([*rewards, *(corpus.reward_range or ())])
     if not rewards or min(rewards) == max(rewards):
         return 0.0
     return (min(rewards) + max(rewards)) / 2
-
-
-def _filled_edges(edges: Sequence[float], counts: Sequence[int]) -> list[float]:
-    """Outer edges of the bins that are not empty; none where only one bin is."""
-    filled = [i for i, count in enumerate(counts) if count]
-    return [edges[filled[0]], edges[filled[-1] + 1]] if len(filled) > 1 else []
 
 
 def _ordered(groups: Iterable[Group]) -> list[Group]:

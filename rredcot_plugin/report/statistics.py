@@ -13,6 +13,7 @@ import numpy as np
 from rredcot_plugin.report.corpus import (
     FEW_PROMPTS,
     HISTOGRAMS,
+    WHOLE,
     CalibrationBin,
     Histogram,
     Interval,
@@ -22,7 +23,7 @@ from rredcot_plugin.report.histogram import StreamingHistogram
 from rredcot_plugin.report.reliability import Reliability, half_width
 from rredcot_plugin.report.traces import Trace
 
-FINEST = {"segment_tokens": 1.0, "segments": 1.0}
+FINEST = dict.fromkeys(WHOLE, 1.0)
 """Least width of a bin for counts; other numbers are dumped with 6 decimals."""
 
 BUFFERED = 65_536
@@ -135,11 +136,14 @@ class Statistics:
         self._histograms = {name: StreamingHistogram(FINEST.get(name, 1e-6)) for name in HISTOGRAMS}
         self._waiting = {name: array("d") for name in HISTOGRAMS}
         self._reliability = Reliability()
+        self._least, self._most = math.inf, -math.inf
 
     def add(self, trace: Trace) -> None:
         self.traces += 1
         self._steps.setdefault(trace.step, _Step()).add(trace)
         self._count("reward", (trace.reward,))
+        if math.isfinite(trace.reward):
+            self._least, self._most = min(self._least, trace.reward), max(self._most, trace.reward)
         if not trace.has_segments:
             return
         credits = [segment.credit for segment in trace.segments]
@@ -163,6 +167,11 @@ class Statistics:
     def steps(self) -> tuple[StepSummary, ...]:
         """In order of the steps."""
         return tuple(self._steps[step].summary(step) for step in sorted(self._steps))
+
+    @property
+    def reward_range(self) -> tuple[float, float] | None:
+        """Lowest and highest reward; None where none is known."""
+        return (self._least, self._most) if self._least <= self._most else None
 
     def bias(self) -> Interval | None:
         """Mean of V̂ − R at the boundaries after the prompts, of all steps."""

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rredcot_plugin.report.colour import credit_scale
-from rredcot_plugin.report.corpus import HISTOGRAMS, CalibrationBin, Corpus, Histogram, StepSummary
+from rredcot_plugin.report.corpus import HISTOGRAMS, WHOLE, CalibrationBin, Corpus, Histogram, StepSummary
 from rredcot_plugin.report.curves import Curve
 from rredcot_plugin.report.findings import findings
 from rredcot_plugin.report.select import worst_segments
@@ -123,7 +123,8 @@ def _histograms(corpus: Corpus) -> Table:
     for name, axis in HISTOGRAMS.items():
         found: Histogram | None = corpus.histograms.get(name)
         if found is not None:
-            ends = (_edge(found.edges[0]), _edge(found.edges[-1]))
+            last = found.edges[-1] - (name in WHOLE)  # the last whole number that the bin holds
+            ends = (_edge(found.edges[0]), _edge(last))
             table.add_row(axis, ends[0], bars(found.counts), ends[1], f"{sum(found.counts):,}")
     return table
 

@@ -54,6 +54,7 @@ def test_the_terminal_shows_the_same(dumps: Path) -> None:
     assert re.search(r"^2 +2 +0\.50 +0\.50 +0\.50 ", shown, re.MULTILINE)
     assert re.search(r"^0\.50 to 0\.60 +4 +1 +0\.50 +0\.50 +n/a", shown, re.MULTILINE)
     assert re.search(r"reward of a trace +0 +[█▁ ]+ +1 +4", shown)
+    assert re.search(r"segments of a trace +(\d+) +█ +\1 +4", shown)  # all have as many
     assert "worst 1" in shown
     assert "line 1" not in shown
     assert run(dumps, "--terminal", "-o", "page.html").exit_code == 0
