@@ -90,7 +90,7 @@ def _row(line: int, record: Mapping[str, Any], names: Mapping[str, Sequence[str]
         line=line,
         prompt=prompt,
         response=response_text(get("response")),
-        reward=_reward(get("reward")),
+        reward=read_reward(get("reward")),
         group=group,
         step=step,
         ground_truth=get("ground_truth"),
@@ -136,7 +136,7 @@ def response_text(value: Any) -> str:
     return value
 
 
-def _reward(value: Any) -> float:
+def read_reward(value: Any) -> float:
     """A number; one that no report would read back counts as infinite, for nobody."""
     if isinstance(value, str | int | float):
         with suppress(ValueError):

@@ -100,5 +100,5 @@ def reason_of(error: Exception) -> str:
     if isinstance(error, UnicodeEncodeError):
         return "no Unicode text: half a surrogate pair in it"
     if isinstance(error, UnicodeDecodeError):
-        return f"no UTF-8 text: {error.reason} at byte {error.start + 1}"
+        return f"no UTF-8 text: {error.reason} at byte {error.start + 1}; expected JSON lines, not compressed"
     return str(error) or type(error).__name__

@@ -7,8 +7,16 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from rredcot_plugin.offline.input_columns import NAMES, NEEDED, VERL_KEY, is_from_verl, names_of, response_text
-from rredcot_plugin.report.traces import ScoredSegment, Trace, number_or_nan, whole_number
+from rredcot_plugin.offline.input_columns import (
+    NAMES,
+    NEEDED,
+    VERL_KEY,
+    is_from_verl,
+    names_of,
+    read_reward,
+    response_text,
+)
+from rredcot_plugin.report.traces import ScoredSegment, Trace, whole_number
 
 SHOWN_KEYS = 20
 
@@ -34,10 +42,16 @@ def read_rollout(record: Mapping[str, Any]) -> Trace:
         uid=_group(record.get(used["group"]), prompt, from_verl),
         prompt=prompt,
         ground_truth=None if truth is None else str(truth),
-        reward=number_or_nan(record, used["reward"]),
+        reward=_reward(record[used["reward"]]),
         segments=(ScoredSegment(response_text(record[used["response"]]), 0, math.nan, math.nan, math.nan),),
         has_segments=False,
     )
+
+
+def _reward(value: Any) -> float:
+    """As `rredcot score` reads it; NaN where it is null or not finite."""
+    number = math.nan if value is None else read_reward(value)
+    return number if math.isfinite(number) else math.nan
 
 
 def found_keys(record: Mapping[str, Any]) -> str:

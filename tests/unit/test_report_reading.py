@@ -109,6 +109,10 @@ def test_rollouts_may_have_every_name_that_score_reads(tmp_path: Path, completio
     (found,) = group.traces
     assert (found.step, found.prompt, found.reward) == (3, "user: 1 + 1 =", 1.0)
     assert [segment.text for segment in found.segments] == ["It is 2."]
+    rewards = [{**line, "rewards": reward} for reward in ("0.5", True, "nan", None)]
+    corpus = read_corpus([write(tmp_path / "rewards.jsonl", rewards)])
+    assert corpus.num_traces == 4 and corpus.num_problems == 0
+    assert corpus.reward_range == (0.5, 1.0)
 
 
 BROKEN = [
@@ -161,6 +165,7 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     corpus = read_corpus([path])
     assert corpus.num_traces == 1
     assert "no UTF-8 text" in corpus.problems[0].why
+    assert corpus.problems[0].why.endswith("expected JSON lines, not compressed")
     assert corpus.num_problems == 2
 
 
