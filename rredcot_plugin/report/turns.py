@@ -53,11 +53,15 @@ def render_own(segment: ScoredSegment, budget: int) -> str:
     """HTML of a segment's text: tool calls and what the model did not write stand out, and long texts are folded."""
     text = segment.text.strip("\n")
     shift = segment.text.find(text)
-    marks = [(begin - shift, end - shift, "observation") for begin, end in segment.observed]
+    marks = [  # what lies in the stripped line ends is not shown
+        (max(0, begin - shift), min(len(text), end - shift), "observation")
+        for begin, end in segment.observed
+        if end <= len(segment.text)
+    ]
     marks += [(call.start(), call.end(), "tool-call") for call in CALL.finditer(text)]
     found, at = [], 0
     for begin, end, kind in sorted(marks):
-        if begin < at or end > len(text):  # a call that reaches over an observation
+        if begin < at or end <= begin:  # a call that reaches over an observation, or nothing
             continue
         found += [_part(text[at:begin], budget), f'<span class="{kind}">{_part(text[begin:end], budget)}</span>']
         at = end

@@ -155,3 +155,18 @@ def test_the_terminal_shows_turns_and_cuts_long_answers() -> None:
     assert 200 < shown.count("x") < 400
     assert "end" in shown
     assert "\x1b[2J" not in shown
+
+
+def test_observed_line_ends_do_not_hide_what_a_tool_wrote() -> None:
+    """The ends of a segment's text are stripped; a tool's answer that reaches into them stays marked."""
+    one = record("a", "b")
+    one["segments"] = [
+        {**one["segments"][0], "text": "\n\n4\nrest", "observed": [[1, 4]]},
+        {**one["segments"][0], "text": "call[42]\n\n", "observed": [[4, 9], [9, 10]]},
+    ]
+    page = render_trace(read_trace(one))
+    assert '<span class="observation"><span class="part">4\n</span></span><span class="part">rest</span>' in page
+    assert (
+        '<span class="part">call</span><span class="observation"><span class="part">[42]</span></span></div>'
+        in page
+    )
