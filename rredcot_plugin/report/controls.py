@@ -9,6 +9,9 @@ from rredcot_plugin.report.select import Group
 from rredcot_plugin.report.svg import tick
 from rredcot_plugin.report.text import escape
 
+LEAST_LOSS = 1e-9
+"""Smaller ones are 0: credit is dumped with 6 decimals."""
+
 
 def render_controls(groups: Sequence[Group], right_above: float, first: str | None = None) -> str:
     """Outcome, step, text, least loss, mixed prompts and order; what cannot make a difference is left out.
@@ -17,7 +20,7 @@ def render_controls(groups: Sequence[Group], right_above: float, first: str | No
     """
     steps = sorted({group.step for group in groups})
     loss = max((-group.lowest_credit for group in groups), default=0.0)
-    has_loss = math.isfinite(loss) and loss > 0
+    has_loss = math.isfinite(loss) and loss >= LEAST_LOSS
     first = first or ("worst loss first" if has_loss else None)
     above = tick(right_above)
     outcomes = [("", "all"), ("right", f"right (reward > {above})"), ("wrong", f"wrong (≤ {above})")]

@@ -18,6 +18,9 @@ MOST_PROMPTS = 65_536
 BUFFERED = 65_536
 """States after which the bins are fixed; they are chosen from these states."""
 
+NARROWEST = 1e-12
+"""Width of a bin, at least; values are dumped with 6 decimals."""
+
 LEVEL = 0.95
 
 
@@ -116,7 +119,7 @@ def bin_edges(low: float, high: float) -> np.ndarray:
     """
     if low >= 0 and high <= 1:
         return np.arange(11) / 10
-    smallest = max((high - low) / MOST_BINS, max(abs(low), abs(high)) * 1e-6)
+    smallest = max((high - low) / MOST_BINS, max(abs(low), abs(high)) * 1e-6, NARROWEST)
     power = 10.0 ** math.floor(math.log10(smallest))
     for width in (power, 2 * power, 5 * power, 10 * power, 20 * power):
         first, last = math.floor(low / width + 1e-9), math.ceil(high / width - 1e-9)

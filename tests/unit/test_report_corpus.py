@@ -279,3 +279,7 @@ def test_the_choice_keeps_both_bounds(tmp_path: Path) -> None:
 def test_every_trace_of_a_small_corpus_is_shown(tmp_path: Path) -> None:
     records = [trace([-0.1 * i], uid=str(i // 8), text=str(i), prior=0.9) for i in range(16)]
     assert sorted(map(int, shown(read_corpus([write(tmp_path / "x.jsonl", records)])))) == list(range(16))
+
+
+def test_tiny_values_have_edges() -> None:
+    assert bin_edges(-5e-324, 0.0).tolist()[0] <= -5e-324

@@ -17,7 +17,6 @@ from rredcot_plugin.report.colour import credit_scale
 from rredcot_plugin.report.corpus import (
     HISTOGRAMS,
     Corpus,
-    Histogram,
     Problem,
 )
 from rredcot_plugin.report.curves import Curve
@@ -229,8 +228,21 @@ def test_right_is_above_the_middle_of_the_rewards(rewards: tuple[float, ...], ex
 
 
 def test_threshold_knows_rewards_that_are_not_shown() -> None:
-    read = Histogram((0.0, 0.5, 1.0), (3, 4))
-    assert threshold(corpus(group(replace(trace(-0.1), reward=0.0)), histograms={"reward": read})) == 0.5
+    assert threshold(corpus(group(replace(trace(-0.1), reward=0.0)), reward_range=(0.0, 1.0))) == 0.5
+
+
+def test_a_loss_too_small_for_a_dump_has_no_slider() -> None:
+    assert 'name="loss"' in render_report(corpus(group(trace(-1e-6, prior=0.0))))
+    assert 'name="loss"' not in render_report(corpus(group(trace(-5e-324, prior=0.0))))
+
+
+def test_a_mark_never_contradicts_its_colour() -> None:
+    pages = [
+        render_report(corpus(group(*(replace(trace(0.1), reward=r) for r in rs))))
+        for rs in ((-1.0, 0.0), (1.0, 9.0))
+    ]
+    assert '<span class="badge good">reward 0<' in pages[0]  # the best reward that there is
+    assert '<span class="badge bad">reward 1<' in pages[1]
 
 
 def test_one_outlier_does_not_bleach_the_others() -> None:
