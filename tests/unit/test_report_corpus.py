@@ -281,5 +281,8 @@ def test_every_trace_of_a_small_corpus_is_shown(tmp_path: Path) -> None:
     assert sorted(map(int, shown(read_corpus([write(tmp_path / "x.jsonl", records)])))) == list(range(16))
 
 
-def test_tiny_values_have_edges() -> None:
-    assert bin_edges(-5e-324, 0.0).tolist()[0] <= -5e-324
+def test_values_next_to_nothing_are_counted() -> None:
+    numbers = Reliability()
+    numbers.add([-5e-324, 0.0], 1.0, "a")
+    (found,) = numbers.finish()
+    assert (found.states, found.reward) == (2, 1.0)
