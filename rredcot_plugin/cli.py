@@ -6,13 +6,14 @@ import sys
 from importlib import import_module
 from importlib.util import find_spec
 
-NEEDS = ("typer", "rich")
+NEEDS = ("typer", "rich", "yaml")
 
 
 def main() -> None:
     """Entry point: run the command line, or say in one line how to install what it needs (exit code 2)."""
-    if any(find_spec(name) is None for name in NEEDS):
-        sys.stderr.write("pip install 'rredcot[cli]'\n")
+    missing = [name for name in NEEDS if find_spec(name) is None]
+    if missing:
+        sys.stderr.write(f"not installed: {', '.join(missing)}; pip install 'rredcot[cli]'\n")
         raise SystemExit(2)
     import_module("rredcot_plugin.commands.app").app()
 

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import rredcot_plugin
+from rredcot_plugin.cli import NEEDS
 from rredcot_plugin.commands import checks
 from rredcot_plugin.commands.app import app
 from rredcot_plugin.presets import PRESETS
@@ -85,11 +86,13 @@ def test_list_shows_presets_with_their_keys() -> None:
         assert all(f"{key}={value}" in output for key, value in preset.keys.items())
 
 
-def test_without_typer_it_says_how_to_install_it() -> None:
-    script = "import sys; sys.modules['typer'] = None; from rredcot_plugin.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+@pytest.mark.parametrize("name", NEEDS)
+def test_without_what_the_command_line_needs_it_says_how_to_install_it(name: str) -> None:
+    script = f"import sys; sys.modules[{name!r}] = None; from rredcot_plugin.cli import main; main()"
+    arguments = [sys.executable, "-c", script, "explain", "lam=0.95"]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
-    assert done.stderr == "pip install 'rredcot[cli]'\n"
+    assert done.stderr == f"not installed: {name}; pip install 'rredcot[cli]'\n"
 
 
 def test_supported_releases_are_the_ones_that_the_package_asks_for() -> None:

@@ -12,6 +12,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 import rredcot_plugin as rr
+from rredcot_plugin.cli import NEEDS
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -67,6 +68,11 @@ def test_the_pin_is_of_the_highest_minor_release_that_is_claimed(extra: str) -> 
     assert pinned("transformers") in specifier
     assert Version(f"{major}.{minor + 1}.0") not in specifier
     assert Version(f"{major + 1}.0.0") not in specifier
+
+
+def test_the_command_line_brings_what_it_reads_its_options_with() -> None:
+    modules = {Requirement(text).name.removeprefix("py") for text in EXTRAS["cli"]}
+    assert modules == set(NEEDS)
 
 
 def test_the_pins_are_claimed() -> None:
