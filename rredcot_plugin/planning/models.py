@@ -71,10 +71,13 @@ def _head(config: Any, heads: int) -> tuple[int, int, int]:
 
 
 def _feed_forward(config: Any) -> int:
-    """Width of the feed-forward part that a token passes through."""
+    """Width of the feed-forward part that a token passes through, in the widest layer; of experts all that are active, whose
+    width is ``intermediate_size`` where it has no key of its own."""
     active = _first(config, ACTIVE)
-    expert = getattr(config, "moe_intermediate_size", None)
-    return active * expert if active and expert else config.intermediate_size
+    if active and (_first(config, EXPERTS) or 1) > 1:
+        return active * (getattr(config, "moe_intermediate_size", None) or config.intermediate_size)
+    width = config.intermediate_size
+    return max(width) if isinstance(width, list) else int(width)
 
 
 def _first(config: Any, names: tuple[str, ...]) -> int | None:
@@ -119,10 +122,11 @@ def count_parameters(config: Any) -> tuple[int, int]:
 
 
 def find_sizes(path: str, known: Mapping[str, Mapping[str, Any]]) -> ModelSizes:
-    """Sizes of a folder with a config.json, of a name in the Hugging Face cache, or in ``known``; no network.
+    """Sizes of a folder with a config.json, of a name in the Hugging Face cache, or in ``known``; no network. Of a model
+    that also sees or hears, its language model.
 
     Raises:
-        ValueError: none of these has it, or it is no causal language model.
+        ValueError: none of these has it, or its configuration lacks a size.
     """
     from transformers import AutoConfig
 
@@ -139,10 +143,16 @@ def find_sizes(path: str, known: Mapping[str, Mapping[str, Any]]) -> ModelSizes:
             f"{', '.join(sorted(known))}.{nearest(path, list(known))}"
         ) from error
     try:
+        config = config.get_text_config()
         _check_experts(config)
         return sizes_of(config, path)
-    except (ValueError, AttributeError) as error:
+    except ValueError as error:
         raise ValueError(f"model={path}: {_first_line(error)}") from error
+    except (AttributeError, TypeError) as error:
+        raise ValueError(
+            f"model={path}: its configuration ({config.model_type}) lacks a size that a plan needs ({_first_line(error)}); "
+            "add it to the config.json of a folder, and name the folder"
+        ) from error
 
 
 def _first_line(error: Exception) -> str:

@@ -72,6 +72,7 @@ class Plan:
             f"{s.transfer_gb:g} GB/s between a process and TransferQueue (--transfer-gb-per-second), "
             f"{STORAGES} processes at a time",
             "every trace has the mean length, every segment the same; phases run one after the other",
+            "every layer attends to all earlier tokens: sliding windows and linear attention count as full",
             "Monte-Carlo continuations end where their trace did; prefixes come from the rollout server's cache",
             "driver: cores as fast as those of the benchmarks (AMD EPYC, Intel Xeon), "
             + (f"{s.credit_workers} of them for credit_workers" if s.is_shared else "one of them for rredcot"),
