@@ -126,7 +126,7 @@ COMMANDS = {
     "--output benchmarks/results/gradient_later.json",
     "learning_later": "python benchmarks/learning.py --families habits chains parts "
     "--systems grpo rredcot trace_baseline control_no_reward --system credit_weight_half credit_weight=0.5 "
-    "--output benchmarks/results/learning_later.json",
+    "--system credit_weight_auto credit_weight=auto --output benchmarks/results/learning_later.json",
     "learning_no_baseline": "python benchmarks/learning.py --families habits chains parts "
     "--systems grpo rredcot trace_baseline no_baseline --merge benchmarks/results/learning_later.json "
     "--output benchmarks/results/learning_no_baseline.json",
