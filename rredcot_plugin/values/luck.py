@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rredcot_plugin.values.labelled_states import LabelledStates
 
 DOUBT = 1.64
-"""Standard errors that are added to the bias as measured: it is smaller with a probability of 95 %."""
+"""Standard errors that are added to B as measured, which is then larger than the true one with a probability of 95 %."""
 
 
 def foreseen_luck(
@@ -39,7 +39,7 @@ def foreseen_luck(
 def least_error_weight(past: LabelledStates, rollouts: float) -> float:
     """c in [0, 1] of least squared error of a mean over so many ``rollouts``; 0 where past steps do not tell.
 
-    c = E[D·T] / (E[T²] + N·B), D = R − V̂ being what a state left open and B the square of what was foreseen of T. B is
+    c = E[D·T] / (E[T²] + N·B), D = R − V̂ being what a state left open and B the mean square of what can be foreseen of T. B is
     estimated as E[T̂·T] with T̂ from steps before the state's own, so that noise of T̂ does not count, plus 1.64 standard
     errors that take the states of a rollout for one. All errors are taken to point in one direction, the worst for a
     gradient. Source: control variates with a bias, docs/reference/math.md.

@@ -67,7 +67,7 @@ def _rows(traces: Sequence[torch.Tensor], specs: Sequence[Sequence[ProbeSpec]]) 
 
 
 def _chunks(rows: Iterator[Row], multiple: int) -> Iterator[list[Row]]:
-    """The rows in order, ``MOST_ROWS`` or about ``MOST_TOKENS`` at a time; all but the last chunk in need of no copies."""
+    """The rows in order, ``MOST_ROWS`` or about ``MOST_TOKENS`` at a time; only the last chunk may have to be filled with copies."""
     chunk: list[Row] = []
     tokens = 0
     for row in rows:
