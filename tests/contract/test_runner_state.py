@@ -16,6 +16,7 @@ from rredcot_plugin.integrations.verl.advice import warn_of_pointless
 from rredcot_plugin.integrations.verl.batch import BatchSource, column_entries
 from rredcot_plugin.integrations.verl.runner import STATE_FILE
 from rredcot_plugin.integrations.verl.settings import read_settings
+from rredcot_plugin.values.fit import WEIGHT
 from tests.contract.memory import (
     PARTITION,
     Actor,
@@ -112,11 +113,14 @@ def test_the_window_is_kept_from_step_to_step(queue: MemoryQueue) -> None:
     assert not torch.allclose(fresh.advantages, credit.advantages, atol=1e-3), "as if there were no past"
 
 
-@pytest.mark.parametrize("by_path", [False, True])
-def test_a_resumed_run_goes_on_as_an_uninterrupted_one(queue: MemoryQueue, tmp_path: Path, by_path: bool) -> None:
+@pytest.mark.parametrize(("by_path", "weight"), [(False, "0"), (True, "auto")])
+def test_a_resumed_run_goes_on_as_an_uninterrupted_one(
+    queue: MemoryQueue, tmp_path: Path, by_path: bool, weight: str
+) -> None:
     """Through verl's own saving and loading; in the way lies a folder of a later step, with another state."""
     folder = f"trainer.default_local_dir={tmp_path / 'run'}"
-    trainer = make_trainer(queue, NEWLINE, folder)
+    options = (NEWLINE, f"+algorithm.rredcot.credit_weight={weight}")
+    trainer = make_trainer(queue, *options, folder)
     for seed in range(2):
         step(trainer, lay_down(queue, bare_rows(seed=seed), seed=seed))
     trainer._save_checkpoint()
@@ -124,14 +128,16 @@ def test_a_resumed_run_goes_on_as_an_uninterrupted_one(queue: MemoryQueue, tmp_p
     assert torch.load(saved / STATE_FILE, weights_only=True)["outcome"], "the window"
     assert not list(saved.glob("*.part"))
     rows = bare_rows(seed=2)
-    wanted = step(trainer, lay_down(queue, rows))
+    metrics: dict[str, Any] = {}
+    wanted = step(trainer, lay_down(queue, rows), metrics)
+    assert (metrics.get(WEIGHT, 0.0) > 0) == (weight == "auto")
     resume = [folder]
     if by_path:
         saved = saved.rename(tmp_path / "moved_global_step_2")
         resume = [f"trainer.default_local_dir={tmp_path / 'other'}", "trainer.resume_mode=resume_path"]
         resume.append(f"trainer.resume_from_path={saved}")
         (tmp_path / "other" / "global_step_2").mkdir(parents=True)
-    resumed = make_trainer(queue, NEWLINE, *resume)
+    resumed = make_trainer(queue, *options, *resume)
     resumed._load_checkpoint()
     assert resumed.global_steps == 2
     found = step(resumed, lay_down(queue, rows))
