@@ -94,19 +94,23 @@ def _check_names(text: str, names: frozenset[str]) -> None:
         )
 
 
-def _truth(node: ast.expr, traits: Traits) -> bool:
-    """Every part is looked at, also where the first one decides, so that a check meets all of them."""
+def _truth(node: ast.expr, traits: Traits) -> bool | None:
+    """None where a number is unknown, as a quotient by 0 is. Every part is looked at, also where the first one decides, so
+    that a check meets all of them."""
     if isinstance(node, ast.BoolOp):
         parts = [_truth(part, traits) for part in node.values]
+        if None in parts:
+            return None
         return all(parts) if isinstance(node.op, ast.And) else any(parts)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        return not _truth(node.operand, traits)
+        found = _truth(node.operand, traits)
+        return None if found is None else not found
     if isinstance(node, ast.Compare) and all(type(op) in COMPARE for op in node.ops):
         numbers = [_number(part, traits) for part in (node.left, *node.comparators)]
+        if any(map(math.isnan, numbers)):
+            return None
         pairs = zip(node.ops, numbers, numbers[1:], strict=False)
-        return not any(map(math.isnan, numbers)) and all(
-            COMPARE[type(op)](left, right) for op, left, right in pairs
-        )
+        return all(COMPARE[type(op)](left, right) for op, left, right in pairs)
     raise ValueError(f"where: expected a condition such as 'peak > 0.7', got {_source(node)}; {ALLOWED}")
 
 
@@ -121,7 +125,7 @@ def _number(node: ast.expr, traits: Traits) -> float:
     if isinstance(node, ast.BinOp) and type(node.op) in ARITHMETIC:
         left, right = _number(node.left, traits), _number(node.right, traits)
         if isinstance(node.op, ast.Div) and right == 0:
-            return math.nan  # a comparison with it is false
+            return math.nan
         return ARITHMETIC[type(node.op)](left, right)
     raise ValueError(f"where: expected a number, got {_source(node)}; {ALLOWED}")
 

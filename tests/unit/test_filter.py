@@ -128,6 +128,14 @@ def test_a_trace_with_an_unknown_number_is_never_kept(scored: Path, text: str) -
         assert selection.unknown == 1
 
 
+@pytest.mark.parametrize("text", ["peak / reward > 0", "not peak / reward > 9", "peak < 2 or peak / reward > 0"])
+def test_a_quotient_by_zero_is_unknown(scored: Path, text: str) -> None:
+    traces = read_dumps(scored)
+    for invert in (False, True):
+        kept_ones = select(traces, [read_condition(text)], invert).kept
+        assert not any(kept for kept, trace in zip(kept_ones, traces, strict=True) if trace.reward == 0)
+
+
 @pytest.mark.parametrize(
     "text",
     [
