@@ -65,6 +65,9 @@ GROUPS: dict[str, dict[str, Entry]] = {
             "… with rewards that are shares of right lines, in groups of four", LANGUAGE_MODEL
         ),
         "learning_lm_ranks_1": Entry("… with rewards on the lines that earned them", LANGUAGE_MODEL),
+        "learning_lm_ranks_again": Entry(
+            "… two of them with other seeds and the last bits of other weights", LANGUAGE_MODEL
+        ),
         "learning_lm_totals_4": Entry("… on another of its tasks, in groups of four", LANGUAGE_MODEL),
         "learning_lm_totals_1": Entry("… of 16 prompts × 1", LANGUAGE_MODEL),
         "learning_low_floor": Entry("the same with baselines of a low floor, at one rate", LEARNING),

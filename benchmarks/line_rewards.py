@@ -8,8 +8,10 @@ it stands on the lines that earned it, in the others at the end.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from learn.curves import Curves, reach
-from learn.statistics import paired_difference
+from learn.statistics import Interval, paired_difference
 from learn.summary import shown
 from shapes import GRPO, Found, Study, cell_of, family_table, finals, found_curves
 
@@ -33,6 +35,8 @@ TRAPS = Study(("traps",), {ALONE: "learning_traps_1"}, (), SYSTEMS)
 LANGUAGE_MODEL = Study(
     ("ranks",), {GROUPS: "learning_lm_ranks_4", ALONE: "learning_lm_ranks_1"}, (GROUPS,), SYSTEMS
 )
+AGAIN = Study(("ranks",), {ALONE: "learning_lm_ranks_again"}, (), SYSTEMS)
+"""Other seeds, on the language model as another processor warms it up: the last bits of its weights differ."""
 
 
 def table(found: Found) -> str:
@@ -83,12 +87,24 @@ def _end(own: Curves, base: Curves, measure: str) -> str:
     )
 
 
+def beyond_one_baseline(parts: Sequence[Found]) -> Interval:
+    """Final reward of the default minus that of one baseline per trace, on the language model with 16 × 1 and the reward at the
+    end, over the seeds of all ``parts``; the two runs of a seed began with one model."""
+    ours, theirs = (
+        {seed: last for found in parts for seed, last in finals(found[ALONE, system]["ranks"]).items()}
+        for system in ("rredcot", "lean")
+    )
+    return paired_difference(ours, theirs)
+
+
 def main() -> None:
     found = found_curves(STUDY)
     print(table(found), intervals(found), sep="\n\n")
     for study in (TRAPS, LANGUAGE_MODEL):
         own = found_curves(study)
         print("", ends(study, own), *([intervals(own)] if study.bases else []), sep="\n")
+    parts = [found_curves(study) for study in (LANGUAGE_MODEL, AGAIN)]
+    print(f"\nthe default beyond one baseline per trace, all seeds: {shown(beyond_one_baseline(parts), 3)}")
 
 
 if __name__ == "__main__":

@@ -98,6 +98,9 @@ COMMANDS = {
         f"--seeds 0 1 2 3 4 --output benchmarks/results/learning_lm_ranks_{group}.json"
         for group, systems in ((4, "grpo"), (1, "grpo rredcot line_rewards --system lean preset=lean"))
     },
+    "learning_lm_ranks_again": "python benchmarks/learning.py --batch lm --matmul bfloat16 --families ranks --steps 50 "
+    "--eval-every 10 --prompts 16 --group 1 --systems rredcot --system lean preset=lean --rates 2e-5 --tuning-seeds "
+    "--seeds 5 6 7 --output benchmarks/results/learning_lm_ranks_again.json",
     **{
         f"learning_lm_totals_{group}": f"python benchmarks/learning.py --batch lm --matmul bfloat16 --families totals --steps 50 "
         f"--eval-every 10 --prompts {16 // group} --group {group} --systems {systems} --rates 2e-5 --tuning-seeds "
@@ -133,6 +136,7 @@ COMMANDS = {
     "learning_own_sums": "python benchmarks/learning.py --batch large --families own_sums --systems grpo trace_baseline "
     "--system credit_weight_half credit_weight=0.5 --rates 2.5e-5 5e-5 1e-4 --seeds 0 1 2 3 4 "
     "--output benchmarks/results/learning_own_sums.json",
+    # of the version whose default had a calibrate_window of 4
     "learning_large": "python benchmarks/learning.py --batch large --families habits "
     "--systems grpo rredcot value_baseline control_no_reward",
     "learning_large_verl": "python benchmarks/learning.py --against-verl --families sums "
