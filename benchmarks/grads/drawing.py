@@ -24,7 +24,6 @@ ON_THE_PAGE = {
     "default": "the default",
     "default_unscaled": "the default, scale: none",
     "credit_weight_0.5": "… credit_weight: 0.5",
-    "credit_weight_auto": "… credit_weight: auto",
     "calibrated_from_least_variance_lam_0.5": "… λ = 0.5",
     "calibrated_from_least_variance_lam_0": "… λ = 0",
     "later_monte_carlo_4_1": "… credit_weight: 1, δ of 4 continuations",
