@@ -104,8 +104,7 @@ def choose_credit_weight(config: RRedCoTConfig) -> Choice:
     """Weight of the luck of later segments; None for what each step's past steps advise (`values.luck`)."""
     if config.credit_weight != "auto":
         return Choice(config.credit_weight, NAMED)
-    reason = "each step takes the weight of least squared error by its past steps, 0 in the first two"
-    return Choice(None, reason)
+    return Choice(None, "each step takes the weight of least squared error by its past steps, 0 in the first two")
 
 
 def is_grpo(config: RRedCoTConfig) -> bool:

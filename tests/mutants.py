@@ -78,7 +78,7 @@ MUTANTS = (
     Mutant("λ forgotten", "credit/advantages.py", "+ lam * running", "+ running", (CREDIT,)),
     Mutant("calibration sees the group's own outcomes", "values/calibration.py", "torch.where(held_out, 0.0, weight[:, None])", "weight[:, None].expand_as(held_out)", (FITS,)),
     Mutant("the expected change sees the own group", "values/calibration.py", "torch.where(own[:, None] == torch.arange(len(distinct)), 0.0, known.weight.double()[:, None])", "known.weight.double()[:, None].expand(-1, len(distinct))", (LATER,)),
-    Mutant("a segment's own surprise is taken for a later one", "credit/later_segments.py", ".flip(1) - surprises", ".flip(1)", (LATER,)),
+    Mutant("a segment's own surprise is taken for a later one", "credit/later_segments.py", "_from_here_on(surprises) - surprises", "_from_here_on(surprises)", (LATER,)),
     Mutant("a reward on the way that values count is a loss once it is paid", "credit/later_segments.py", "changes + in_values.paid", "changes", (LATER,)),
     Mutant("an opening counts where it begins, not where it is complete", "segmenters/answer_cuts.py", "in sorted(openings):", "in sorted(openings, key=lambda found: found[1]):", ("unit/test_written_later.py",)),
     Mutant("the text before the first token is the model's", "segmenters/answer_cuts.py", "not turns and trace.length > 0 and trace.columns[0] == 0", "not turns", ("unit/test_written_later.py",)),

@@ -29,10 +29,9 @@ def luck_of_later(weight: float | str, evidence: Evidence, in_values: TurnReward
     if in_values is not None:
         changes = changes + in_values.paid
     surprises = evidence.fit.surprises(changes)
-    later = torch.where(segments.exists, later_surprises(surprises), 0.0)
     if isinstance(weight, str):
-        weight = evidence.fit.weigh_luck(later_surprises(changes) + changes, later + surprises)
-    return weight * later
+        weight = evidence.fit.weigh_luck(_from_here_on(changes), _from_here_on(surprises))
+    return weight * torch.where(segments.exists, later_surprises(surprises), 0.0)
 
 
 def later_surprises(surprises: Float[Tensor, "B S"]) -> Float[Tensor, "B S"]:
@@ -46,4 +45,9 @@ def later_surprises(surprises: Float[Tensor, "B S"]) -> Float[Tensor, "B S"]:
     >>> later_surprises(torch.tensor([[1.0, 2.0, 4.0, 0.0]]))
     tensor([[6., 4., 0., 0.]])
     """
-    return surprises.flip(1).cumsum(1).flip(1) - surprises
+    return _from_here_on(surprises) - surprises
+
+
+def _from_here_on(numbers: Float[Tensor, "B S"]) -> Float[Tensor, "B S"]:
+    """Σ_{l≥k} of every segment k."""
+    return numbers.flip(1).cumsum(1).flip(1)

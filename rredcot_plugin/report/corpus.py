@@ -121,4 +121,4 @@ HISTOGRAMS = {
 """Keys of ``Corpus.histograms`` and what their horizontal axes show."""
 
 WHOLE = frozenset({"segment_tokens", "segments"})
-"""Those of whole numbers: the last one in a bin is its upper edge − 1."""
+"""Those of integers: the last one in a bin is its upper edge − 1."""

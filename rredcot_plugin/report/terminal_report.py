@@ -123,7 +123,7 @@ def _histograms(corpus: Corpus) -> Table:
     for name, axis in HISTOGRAMS.items():
         found: Histogram | None = corpus.histograms.get(name)
         if found is not None:
-            last = found.edges[-1] - (name in WHOLE)  # the last whole number that the bin holds
+            last = found.edges[-1] - (name in WHOLE)  # the last integer that the bin holds
             ends = (_edge(found.edges[0]), _edge(last))
             table.add_row(axis, ends[0], bars(found.counts), ends[1], f"{sum(found.counts):,}")
     return table
