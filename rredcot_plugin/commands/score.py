@@ -18,6 +18,7 @@ from rich.text import Text
 from rredcot_plugin.commands import score_options as opts
 from rredcot_plugin.commands.needs import require
 from rredcot_plugin.commands.pairs import read_pairs
+from rredcot_plugin.offline.out_file import SCORED
 
 if TYPE_CHECKING:
     from rredcot_plugin.config import RRedCoTConfig
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
 NEEDS = ("transformers", "yaml")
 SHOWN = 5
 """Broken lines that are told one by one."""
-
-SUFFIX = ".scored.jsonl"
-"""Of the output, in place of that of the rollouts."""
 
 NO_PROPOSAL = "rredcot/fallback/no_proposal/mean"
 NOTHING_PROBED = (
@@ -101,7 +99,7 @@ def score(
 
 def default_out(rollouts: Path) -> Path:
     """Beside the rollouts; a folder, which reading will refuse, may have no name to add to, such as "."."""
-    return rollouts.with_suffix(SUFFIX) if rollouts.name else rollouts / SUFFIX
+    return rollouts.with_suffix(SCORED) if rollouts.name else rollouts / SCORED
 
 
 def _reason(model: str, error: Exception) -> str:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+SCORED = ".scored.jsonl"
+"""How the name of scored rollouts ends, in place of that of the rollouts."""
+
 
 def why_no_file(path: Path) -> str:
     """Why ``path`` is in the way of a file whatever ``--force``; empty where a file may be written."""

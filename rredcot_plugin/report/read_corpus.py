@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from rredcot_plugin.offline.input_columns import NAMES, names_of
 from rredcot_plugin.offline.json_lines import UNREADABLE, array_of_objects, json_object, reason_of
+from rredcot_plugin.offline.out_file import SCORED
 from rredcot_plugin.offline.rollout_record import found_keys, read_rollout
 from rredcot_plugin.report.choice import Candidate, Choice, Entry, Place
 from rredcot_plugin.report.corpus import Corpus, Problem
@@ -93,10 +94,13 @@ def read_corpus(
 
 
 def find_files(paths: Iterable[Path]) -> list[File]:
-    """The files of all paths, each once; ValueError for a path without any."""
+    """The files of all paths, each once, and of a folder not those that stand there scored too; ValueError for a path
+    without any."""
     found: dict[Path, File] = {}
     for path in paths:
         inside = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+        if path.is_dir():  # what rredcot score read and wrote side by side holds the same traces
+            inside = [file for file in inside if file.with_suffix(SCORED) not in inside]
         if not inside:
             raise ValueError(f"{path}: no rollouts here, expected files called *.jsonl")
         for file in inside:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rredcot_plugin.commands.score import default_out
 from rredcot_plugin.report.corpus import HISTOGRAMS, Corpus
 from rredcot_plugin.report.histogram import MOST_SHOWN, StreamingHistogram
 from rredcot_plugin.report.read_corpus import read_corpus
@@ -36,6 +37,15 @@ def test_numbers_of_each_step(tmp_path: Path) -> None:
     assert corpus.histograms.keys() == HISTOGRAMS.keys()
     assert sum(corpus.histograms["credit"].counts) == 5
     assert corpus.sources == (str(tmp_path),)
+
+
+def test_rollouts_beside_what_score_made_of_them_count_once(tmp_path: Path) -> None:
+    rollout = {"prompt": "1 + 1 =", "response": "2", "reward": 1.0}
+    for name in ("1.jsonl", "2.jsonl"):
+        write(tmp_path / name, [rollout])
+    write(default_out(tmp_path / "1.jsonl"), [trace([0.5]), trace([0.25])])
+    assert read_corpus([tmp_path]).num_traces == 3
+    assert read_corpus([tmp_path, tmp_path / "1.jsonl"]).num_traces == 4  # named, so wanted
 
 
 def test_unknown_numbers_are_left_out_of_means(tmp_path: Path) -> None:
