@@ -55,7 +55,7 @@ def find_launch(
 
     Raises:
         RecipeError: no shell script, which is not run; or one that fails, starts no trainer, or another program of one,
-            or keeps an argument to itself.
+            or keeps an argument to itself or sets its key again.
     """
     _check_is_shell(script)
     before = {**os.environ, **(variables or {})}
@@ -83,7 +83,8 @@ def find_launch(
 
 
 def _check_reached(script: Path, overrides: Sequence[str], arguments: Sequence[str], trainer: str) -> None:
-    """A script without "$@" drops its arguments in silence, and what it is then checked for is not what was asked."""
+    """A script without "$@" drops its arguments in silence, and one that goes on after it may set a key again: what it is
+    then checked for is not what was asked."""
     bare = [argument.lstrip("+") for argument in arguments]  # a script may add the + of a new key itself
     pairs = [f"{flag}={value}" for flag, value in itertools.pairwise(bare)]  # or write a flag as two words
     reached = {*bare, *pairs}
@@ -93,6 +94,21 @@ def _check_reached(script: Path, overrides: Sequence[str], arguments: Sequence[s
             f'{script}: {", ".join(missing)} did not reach {trainer}: end the script\'s command with "$@", or write the '
             "key into it"
         )
+    asked = _last_values([override for override in overrides if "=" in override])
+    last = _last_values(arguments)
+    lost = [f"-O {key}={value} (to {last[key]})" for key, value in asked.items() if last.get(key, value) != value]
+    if lost:
+        raise RecipeError(f'{script}: sets {", ".join(lost)} again after its arguments: end the command with "$@"')
+
+
+def _last_values(arguments: Sequence[str]) -> dict[str, str]:
+    """The value that each key has in the end; a flag's may be the next word."""
+    words = [argument.lstrip("+") for argument in arguments]
+    found = {}
+    for word, following in itertools.zip_longest(words, words[1:], fillvalue=""):
+        key, equals, value = word.partition("=")
+        found[key] = value if equals else following
+    return found
 
 
 def _check_is_shell(script: Path) -> None:

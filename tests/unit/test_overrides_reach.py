@@ -34,7 +34,7 @@ def test_an_override_that_the_script_drops_ends_the_command(tmp_path: Path, comm
 @pytest.mark.parametrize(
     ("command", "override"),
     [
-        ('python -m verl.trainer.main_ppo "$@" a.b=2', "a.b=1"),
+        ('python -m verl.trainer.main_ppo a.b=2 "$@" a.b=1', "a.b=1"),
         ('python -m verl.trainer.main_ppo "$@"', "+c='x y'"),
         ("python -m verl.trainer.main_ppo $*", "~a.b"),
         ('python -m verl.trainer.main_ppo "${@/#/+}"', "a.b=1"),
@@ -43,7 +43,7 @@ def test_an_override_that_the_script_drops_ends_the_command(tmp_path: Path, comm
             "++a.b=1",
         ),
         ("python -m openrlhf.cli.train_ppo_ray ${@/=/ } --x", "--rollout.batch_size=8"),
-        ('rredcot openrlhf "$@"', "--train.colocate_all"),
+        ('rredcot openrlhf "$@" --x', "--train.colocate_all"),
     ],
 )
 def test_an_override_may_be_rewritten_on_its_way(tmp_path: Path, command: str, override: str) -> None:
@@ -62,6 +62,25 @@ def test_only_what_is_missing_is_named(tmp_path: Path, command: str, trainer: st
     with pytest.raises(RecipeError) as caught:
         find_launch(written(tmp_path, command), ["a.b=1", "c.d=2"], tmp_path / "scratch")
     assert str(caught.value) == f"{tmp_path}/my.sh: -O c.d=2 did not reach {trainer}: {WAY_OUT}"
+
+
+@pytest.mark.parametrize(
+    ("command", "override", "later"),
+    [
+        ('python -m verl.trainer.main_ppo "$@" ++a.b=2', "a.b=1", "2"),
+        ('rredcot openrlhf "$@" --a.b 2', "--a.b=1", "2"),
+    ],
+)
+def test_a_key_that_the_script_sets_again_is_named(
+    tmp_path: Path, command: str, override: str, later: str
+) -> None:
+    with pytest.raises(RecipeError, match=rf'sets -O {override} \(to {later}\) again .* with "\$@"$'):
+        find_launch(written(tmp_path, command), [override], tmp_path / "scratch")
+
+
+def test_the_last_of_two_overrides_is_asked_for(tmp_path: Path) -> None:
+    script = written(tmp_path, 'python -m verl.trainer.main_ppo "$@"')
+    assert find_launch(script, ["a.b=1", "a.b=2"], tmp_path / "scratch").overrides == ("a.b=1", "a.b=2")
 
 
 @pytest.mark.parametrize(
