@@ -45,6 +45,24 @@ def count_attention_layers(model: nn.Module) -> int:
     return int(config.num_hidden_layers)
 
 
+def rotates_by_length(model: nn.Module) -> bool:
+    """Whether rotary angles depend on how long the longest sequence of a forward is (rope_type ``dynamic``, ``longrope``)."""
+    config: Any = getattr(model, "config", None)
+    config = config.get_text_config() if hasattr(config, "get_text_config") else config
+    told = getattr(config, "rope_parameters", None) or {}
+    kinds = [str(part.get("rope_type")) for part in (told, *told.values()) if isinstance(part, dict)]
+    return any("dynamic" in kind or kind == "longrope" for kind in kinds)
+
+
+def check_angles(model: nn.Module) -> None:
+    """UnsupportedModelError where probes would be rotated by other angles than the trunk whose keys they read."""
+    if rotates_by_length(model):
+        raise UnsupportedModelError(
+            "the model's rotary angles depend on the length of what it reads (rope_type dynamic or longrope), and its "
+            "trunk is longer than what a probe sees."
+        )
+
+
 @contextmanager
 def override_attention(
     model: nn.Module, replacement: Callable[[AttentionCall], AttentionResult]

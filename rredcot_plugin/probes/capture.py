@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from rredcot_plugin.probes.attention_hook import (
     AttentionCall,
     AttentionResult,
+    check_angles,
     count_attention_layers,
     override_attention,
 )
@@ -48,8 +49,10 @@ def capture_trunk(model: nn.Module) -> Iterator[CapturedTrunk]:
     Memory: layers x 2 x H_kv x D x tokens, linear in the trunk; dropped with the object.
 
     Raises:
-        UnsupportedModelError: layers that are not attention, a layer that runs twice inside.
+        UnsupportedModelError: layers that are not attention, a layer that runs twice inside, rotary angles that depend on
+            the length of the trunk.
     """
+    check_angles(model)
     captured = CapturedTrunk(count_attention_layers(model))
 
     def keep(call: AttentionCall) -> AttentionResult:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from rredcot_plugin.probes.attention_hook import (
     AttentionCall,
     AttentionResult,
+    check_angles,
     count_attention_layers,
     override_attention,
 )
@@ -47,8 +48,9 @@ def forward_packed(
 
     Raises:
         UnsupportedModelError: the model's attention does not go through transformers' registry in every
-        layer.
+        layer, or its rotary angles depend on the length of the trunk.
     """
+    check_angles(model)
     spans = row_spans_of([row.numel() for row in rows])
     device, num_trunk = rows[0].device, spans[-1][2]
     plan, probe_rows = plan_fork(layout, device, group_size), counted_rows(layout)

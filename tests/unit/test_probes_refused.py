@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from rredcot_plugin.probes import (
@@ -103,6 +103,21 @@ def test_models_that_cannot_be_forked_name_the_way_out(backend: str) -> None:
     for model in (without_registry(tiny_model("qwen2")), hybrid, mask_only, nn.Linear(2, 2)):
         with pytest.raises(UnsupportedModelError, match='backend="batched"'):
             probe_log_probs(model, TRACE, [3], PROBES, backend)
+
+
+def test_angles_that_depend_on_the_length_of_the_trunk_are_refused() -> None:
+    """Half of what the probes see is rotated by long factors in the trunk, and by short ones in a probe."""
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [8.0] * 4}
+    config = tiny_model("llama").config
+    config.max_position_embeddings, config.rope_parameters = 256, rope | {"original_max_position_embeddings": 16}
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    for backend in ("cached", "packed"):
+        with pytest.raises(UnsupportedModelError, match=r'longrope.*backend="batched"'):
+            probe_log_probs(model, TRACE, [3], PROBES, backend)
+    found = probe_log_probs(model, TRACE, [3, 30], PROBES, "batched")
+    alone = [probe_log_probs(model, TRACE[:end], [end], PROBES, "batched") for end in (3, 30)]
+    assert torch.allclose(found, torch.cat(alone), atol=1e-5)
 
 
 def test_two_trunk_forwards_in_one_capture_are_refused() -> None:
