@@ -20,7 +20,7 @@ class IterativeEstimator:
 
     ``sweeps`` times from the last state to the first: V̂_i ← (1 − alpha)·V̂_i + alpha·V̂_{i+1}, V̂_S = R. ``base`` names the estimator that is refined, ``base_kwargs`` its options. The outcome of the trace
     itself flows into its values, so λ=1 is no longer unbiased: alpha = 0 is the base, alpha = 1 gives R
-    everywhere and with it no credit before the prompt's.
+    everywhere and with it no credit before the prompt's. A state that the base does not know keeps the prior.
     Source: RREDCoT (arXiv 2606.06475) names iterative refinement; the formula is docs/reference/math.md, "iterative".
 
     Raises:
@@ -46,7 +46,7 @@ class IterativeEstimator:
         values = raw.values
         for _ in range(self.sweeps):
             values = self._sweep(values, torch.where(usable, outcome, 0.0), segments)
-        return Estimate(torch.where(usable[:, None], values, raw.values), raw.known)
+        return Estimate(torch.where(usable[:, None], values, raw.values), raw.known, raw.known_at)
 
     def _sweep(self, values: torch.Tensor, outcome: torch.Tensor, segments: Segments) -> torch.Tensor:
         """One pass; the neighbour after a state is the one this pass has already refined."""

@@ -133,3 +133,19 @@ def test_a_mixture_of_one_stands_in_as_that_one_does() -> None:
     mixed = MixtureEstimator(["environment"]).combine([own], rollouts, segments)
     assert torch.allclose(mixed.values, own.values) and own.values[0].tolist() == pytest.approx([1.0, 1.0, 0.9])
     assert torch.equal(mixed.at_states(), own.at_states()) and not mixed.at_states()[:, :2].any()
+
+
+@pytest.mark.parametrize("name", ["monte_carlo", "environment"])
+def test_without_refinement_iterative_is_its_base_where_that_knows_nothing(name: str) -> None:
+    said = torch.tensor([[torch.nan, torch.nan, 0.8, 0.9], [0.5, 0.6, 0.7, 0.8]])
+    mask = torch.ones(2, 4, dtype=torch.bool)
+    rewards = torch.tensor([[0.0, 0.0, 0.0, 1.0]] * 2)
+    rollouts = rr.Rollouts(torch.zeros(2, 4, dtype=torch.int64), mask, rewards, [0, 0], token_scores={name: said})
+    segments = rr.Segments(torch.arange(4).repeat(2, 1), torch.tensor([4, 4]))
+
+    def values(estimator: str, **options: object) -> torch.Tensor:
+        config = rr.RRedCoTConfig(value_estimator=estimator, value_kwargs=options)
+        return rr.assign_credit(rollouts, config, segments=segments).values
+
+    assert torch.equal(values("iterative", base=name, alpha=0.0), values(name))
+    assert float(values("iterative", base=name, alpha=0.5)[0, 1]) == 1.0, "the mean of the others"
