@@ -172,8 +172,7 @@ def _shaped(
         shaped = torch.where(segments.exists, shaped, 0.0)
         missing = torch.where(segments.num_segments > 0, deltas.sum(dim=1) - shaped.sum(dim=1), 0.0)
         deltas = shaped.scatter_add(1, last, missing[:, None])
-        largest = max(float(missing.abs().max()), notes.get(RESIDUAL, 0.0))
-        notes[RESIDUAL] = largest
+        notes[RESIDUAL] = max([notes.get(RESIDUAL, 0.0), *missing.abs().tolist()])
     return deltas, notes
 
 

@@ -241,3 +241,20 @@ def test_proposals_fit_the_rollouts() -> None:
     refuses(
         lambda: build_proposals(["4"], torch.zeros(2), ["a", "a"], None, proposes="group"), "answers", "2", "1"
     )
+
+
+@pytest.mark.parametrize("name", ["critic", "environment", "monte_carlo", "reward_model"])
+def test_responses_without_a_token_have_no_credit(name: str) -> None:
+    none = torch.zeros(3, 0)
+    empty = rr.Rollouts(none.long(), none.bool(), none, ["a", "a", "b"], token_scores={name: none})
+    credit = rr.assign_credit(empty, rr.RRedCoTConfig(**TWO_TOKENS, value_estimator=name))
+    assert credit.advantages.shape == (3, 0) and not credit.values.any()
+
+
+@pytest.mark.parametrize("shaper", SHAPERS.names())
+def test_shapers_take_a_batch_without_rows(shaper: str) -> None:
+    none = torch.zeros(0, 5)
+    credit = rr.assign_credit(
+        rr.Rollouts(none.long(), none.bool(), none, []), rr.RRedCoTConfig(**TWO_TOKENS, shapers=[shaper])
+    )
+    assert credit.advantages.shape == (0, 5)
