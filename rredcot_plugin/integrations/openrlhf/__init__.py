@@ -10,7 +10,7 @@ process of the run gets additions, each right after the import of the module tha
 | ``…ppo_utils.samples_generator``    | `samples`      | experiences that keep it                                      |
 | ``openrlhf.trainer.ray.ppo_actor``  | `actor`        | a policy actor whose log-prob pass also answers probes        |
 | ``openrlhf.trainer.ppo_trainer``    | `maker`        | an experience maker that gives credit                         |
-|                                     | `trainer`      | trainers whose checkpoints hold the fit of past steps         |
+|                                     | `trainer`      | trainers that log metrics, and keep the fit in checkpoints    |
 
 With any other estimator there are none, and the run is OpenRLHF's own.
 """

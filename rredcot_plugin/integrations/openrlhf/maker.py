@@ -36,6 +36,7 @@ class RRedCoTExperienceMaker(Base):
         self.crediter = Crediter(self.settings, self.tokenizer, self.args.rollout.n_samples_per_prompt)
         self.step: Step | None = None
         self.global_step = 0
+        self.metrics: dict[str, float] = {}
         self._warned, self._plan_seconds = False, 0.0
         self.dumper = Dumper.of_run(self.settings, __version__)
 
@@ -90,19 +91,20 @@ class RRedCoTExperienceMaker(Base):
 
     @torch.no_grad()
     def compute_advantages_and_returns(self, experiences: list[Any]) -> list[Any]:
-        """Length penalties and metrics are OpenRLHF's; then credit. The KL penalty stays on its tokens."""
+        """Length penalties are OpenRLHF's; then credit. The KL penalty stays on its tokens."""
         assert self.step is not None
         step, begin = self.step, time.perf_counter()
         kl = [experience.kl for experience in experiences]  # which OpenRLHF forgets on the way
         super().compute_advantages_and_returns(experiences)
         credit, rollouts = self.crediter.credit(experiences, step, kl, self.kl_ctl.value)
-        self._log(experiences, step, credit, time.perf_counter() - begin)
+        self.metrics = self._metrics(step, credit, time.perf_counter() - begin)
         self._dump(step, rollouts, credit)
         self.step = None
         return experiences
 
-    def _log(self, experiences: list[Any], step: Step, credit: Credit, seconds: float) -> None:
-        """Metrics, which OpenRLHF averages over samples."""
+    def _metrics(self, step: Step, credit: Credit, seconds: float) -> dict[str, float]:
+        """Of the step as a whole. In the ``info`` of experiences, where OpenRLHF has its own, each would travel once per sample
+        and be reduced over all ranks once per micro-batch."""
         metrics = {
             **plan_metrics(step.plan, step.rows.tokens),
             **credit.metrics,
@@ -111,9 +113,7 @@ class RRedCoTExperienceMaker(Base):
             "timing_s/rredcot_probes": step.seconds,
             "timing_s/rredcot_credit": seconds,
         }
-        for experience in experiences:
-            number = len(experience.sequences)
-            experience.info |= {name: torch.full((number,), float(value)) for name, value in metrics.items()}
+        return {name: float(value) for name, value in metrics.items()}
 
     def _dump(self, step: Step, rollouts: Rollouts, credit: Credit) -> None:
         """What people look at; nothing in here changes a number of the step."""

@@ -1,4 +1,5 @@
-"""Runs after ``openrlhf.trainer.ppo_trainer``: trainers whose checkpoints hold what is known of past steps."""
+"""Runs after ``openrlhf.trainer.ppo_trainer``: trainers that log metrics of ours, and whose checkpoints hold what is known of past
+steps."""
 
 from __future__ import annotations
 
@@ -22,12 +23,13 @@ def with_fit(trainer: Any, client_states: dict[str, Any] | None) -> dict[str, An
 
 
 class RRedCoTTrainerMixin(host.BasePPOTrainer):
-    """Methods of OpenRLHF's trainers, with what is known of past steps among what a checkpoint holds."""
+    """Methods of OpenRLHF's trainers, with metrics of ours, and what is known of past steps among what a checkpoint holds."""
 
     def train_step(self, rollout_samples: Any, global_step: int) -> Any:
-        """Dumps bear the number that OpenRLHF logs the step with."""
+        """Dumps bear the number that OpenRLHF logs the step with; metrics of ours are logged with its own."""
         self.experience_maker.global_step = global_step + 1
-        return _train_step(self, rollout_samples, global_step)
+        status, number = _train_step(self, rollout_samples, global_step)
+        return {**status, **self.experience_maker.metrics}, number
 
     def save_logs_and_checkpoints(
         self, global_step: int, logs_dict: Any = None, client_states: Any = None
