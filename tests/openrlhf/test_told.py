@@ -179,3 +179,26 @@ def test_executors_keep_what_openrlhf_leaves_out(tokenizer: Any) -> None:
     assert told == {"acc": torch.ones(1), TOLD: [[1, 0.5]]}
     assert answered({**rewards, FIELD: "[[1, 0.5]]"})["extra_logs"][TOLD] == "[[1, 0.5]]"
     assert answered(rewards)["extra_logs"] == {"acc": torch.ones(1)}
+
+
+def test_an_agent_may_pay_every_turn_with_the_same_tensor(tokenizer: Any) -> None:
+    """OpenRLHF reads a turn's reward at once."""
+    agent = importlib.import_module("rredcot_plugin.integrations.openrlhf.agent")
+
+    class Agent(agent.host.AgentInstanceBase):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            self.turn, self.reward = 0, torch.zeros(1)
+
+        async def step(self, states: dict[str, Any], **unused: Any) -> dict[str, Any]:
+            self.turn += 1
+            paid = self.reward.fill_(0.25 * self.turn)
+            return {"rewards": paid, "environment_feedback": "x", "done": self.turn == 2}
+
+    async def generate(*unused: Any, **also: Any) -> Any:
+        output = SimpleNamespace(token_ids=tokenizer("ab")["input_ids"], text="ab", finish_reason="stop")
+        return SimpleNamespace(outputs=[output])
+
+    params, engine = SimpleNamespace(max_tokens=8, logprobs=None), SimpleNamespace(generate=generate)
+    found = asyncio.run(agent.host.MultiTurnAgentExecutor(Agent).execute("Q", "3", params, 64, tokenizer, engine))
+    assert found["reward"] == 0.75
+    assert [paid for _, paid in found["extra_logs"][TURNS]] == [0.25, 0.5]

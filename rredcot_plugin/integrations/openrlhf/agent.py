@@ -52,18 +52,18 @@ class RRedCoTMultiTurnAgentExecutor(MultiTurn):
     """OpenRLHF's, which adds up what the steps of an agent were paid; here each turn's share is told as well."""
 
     async def execute(self, *args: Any, **kwargs: Any) -> Any:
-        paid: list[Any] = []
+        paid: list[float] = []
         own, make = copy.copy(self), self.agent_instance_cls
         own.agent_instance_cls = lambda: _Noting(make(), paid)
         found = await MultiTurn.execute(own, *args, **kwargs)
         ends = [end for _, end in found["action_ranges"]]
-        return with_logs(found, **{TURNS: [[end, float(one)] for end, one in zip(ends, paid, strict=False)]})
+        return with_logs(found, **{TURNS: [list(pair) for pair in zip(ends, paid, strict=False)]})
 
 
 class _Noting:
     """The agent's instance; what its steps are paid is written down."""
 
-    def __init__(self, instance: Any, paid: list[Any]) -> None:
+    def __init__(self, instance: Any, paid: list[float]) -> None:
         self._instance, self._paid = instance, paid
 
     def __getattr__(self, name: str) -> Any:
@@ -71,7 +71,7 @@ class _Noting:
 
     async def step(self, *args: Any, **kwargs: Any) -> Any:
         found = await self._instance.step(*args, **kwargs)
-        self._paid.append(found["rewards"])
+        self._paid.append(float(found["rewards"]))  # now: an agent may pay the next turn with the same tensor
         return found
 
 
