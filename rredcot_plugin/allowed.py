@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from os import PathLike
 from typing import Any, Protocol
 
 from rredcot_plugin.registry import check_count, check_number, nearest
@@ -116,6 +117,20 @@ class AutomaticText:
 
     def __str__(self) -> str:
         return "text, auto"
+
+
+@dataclass(frozen=True)
+class Folder:
+    """The path of a folder, or None. Command lines make other things of some names: 2026 a number."""
+
+    def check(self, key: str, value: Any) -> None:
+        if value is not None and not isinstance(value, str | PathLike):
+            raise ValueError(
+                f"{key}={value!r}: allowed are the path of a folder as text, such as './{value}', and null"
+            )
+
+    def __str__(self) -> str:
+        return "folder, null"
 
 
 @dataclass(frozen=True)

@@ -38,13 +38,12 @@ class RRedCoTConfig(Options):
                 f"preset={preset!r}: the constructor takes no preset, "
                 f'use RRedCoTConfig.from_mapping({{"preset": {preset!r}, ...}})'
             )
-        if isinstance(self.shapers, str) or not isinstance(self.shapers, Iterable):
+        if isinstance(self.shapers, str | Mapping) or not isinstance(self.shapers, Iterable):
             raise ValueError(f"shapers={self.shapers!r}: expected a list of names, or of {{name, options}}")
         for name in ("segmenter_kwargs", "value_kwargs", "baseline_kwargs"):
-            if not isinstance(getattr(self, name), Mapping):
-                raise ValueError(
-                    f"{name}={getattr(self, name)!r}: expected a mapping of options, such as {{name: 16}}"
-                )
+            own = getattr(self, name)
+            if not _is_options(own):
+                raise ValueError(f"{name}={own!r}: expected a mapping of options, such as {{name: 16}}")
         object.__setattr__(self, "shapers", tuple(self.shapers))
         for key in fields(self):
             key.metadata["allowed"].check(key.name, getattr(self, key.name))
@@ -201,6 +200,11 @@ def _shaper(entry: str | Mapping[str, Any]) -> Any:
         return SHAPERS.get(entry)
     if not isinstance(entry, Mapping) or set(entry) - {"name", "options"} or "name" not in entry:
         raise ValueError(f"shapers: expected a name or {{name, options}}, got {entry!r}")
-    if not isinstance(entry.get("options", {}), Mapping):
+    if not _is_options(entry.get("options", {})):
         raise ValueError(f"shapers: options of {entry['name']}: expected a mapping, got {entry['options']!r}")
     return SHAPERS.get(entry["name"], **entry.get("options", {}))
+
+
+def _is_options(given: Any) -> bool:
+    """Whether these can be keywords; YAML's keys may be numbers."""
+    return isinstance(given, Mapping) and all(isinstance(name, str) for name in given)

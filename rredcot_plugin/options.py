@@ -11,7 +11,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rredcot_plugin.allowed import Allowed, AutomaticText, Count, CountOrZero, Flag, Free, Named, Number, OneOf
+from rredcot_plugin.allowed import (
+    Allowed,
+    AutomaticText,
+    Count,
+    CountOrZero,
+    Flag,
+    Folder,
+    Free,
+    Named,
+    Number,
+    OneOf,
+)
 
 PROPOSALS = ("group", "ground_truth", "group_or_ground_truth", "reference")
 CALIBRATIONS = ("none", "group_shift", "outcome", "trees")
@@ -171,7 +182,7 @@ class Options:
     )
     dump_dir: str | None = option(
         None,
-        Free("folder, null"),
+        Folder(),
         "Folder that the credit of up to 256 traces per step is written to, as JSON lines; null for none.",
     )
     dump_every: int = option(1, Count(), "Steps from one dump to the next.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -76,8 +77,19 @@ def test_rewards_that_are_not_there_yet_are_zero() -> None:
     assert not read_rows(given, places_of(given), 3).rollouts.rewards.any()
 
 
-@pytest.mark.parametrize(("label", "answer"), [("[1, 2]", "[1, 2]"), ('{"x": 1}', None), ("{", "{"), (None, None)])
-def test_right_answers(label: str | None, answer: str | None) -> None:
+@pytest.mark.parametrize(
+    ("label", "answer"),
+    [
+        ("[1, 2]", "[1, 2]"),
+        ('{"x": 1}', None),
+        ("{", "{"),
+        (None, None),
+        ({"answer": None, "ground_truth": "42"}, "42"),  # Arrow fills in what other rows have
+        ('{"answer": null}', None),
+        ('{"answer": 0}', "0"),
+    ],
+)
+def test_right_answers(label: Any, answer: str | None) -> None:
     assert right_answer(label) == answer
 
 
@@ -96,8 +108,23 @@ def test_options_are_yaml_and_may_be_nested() -> None:
 
 
 @pytest.mark.parametrize(
+    ("word", "value"),
+    [("lam=5e-1", 0.5), ("clip=-2E+1", -20.0), ("value_kwargs={x: [1e-3]}", {"x": [0.001]}), ("bridge=1e3x", "1e3x"),
+     ("terminator=--", "--"), ("terminator='---'", "---"), ("bridge=''", ""), ("dump_every=-1", -1)],
+)  # fmt: skip
+def test_values_are_read_as_those_of_other_flags(word: str, value: object) -> None:
+    """YAML alone takes 5e-1 for text; what follows a sign is a value, dashes or not."""
+    words = ["--algo.advantage.estimator", "rredcot", f"--algo.rredcot.{word}"]
+    assert split_arguments(words).options == {word.partition("=")[0]: value}
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
+        (
+            ["--algo.advantage.estimator", "red", "--algo.rredcot.bridge", ""],
+            r"got nothing; an empty text is \"''\"",
+        ),
         (
             ["--algo.rredcot.lam", "1"],
             "--algo.rredcot.lam: needs --algo.advantage.estimator rredcot, rredcot_ppo, red; got none",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import subprocess
 import sys
 from itertools import pairwise
@@ -122,6 +123,12 @@ def test_segment_geometry() -> None:
         ({"value_kwargs": {"max_proposals": 0}}, "max_proposals=0"),
         ({"shapers": ["smooth"]}, "unknown shaper 'smooth'"),
         ({"clip": -1}, "clip=-1"),
+        (
+            {"dump_dir": 2026},
+            r"dump_dir=2026: allowed are the path of a folder as text, such as './2026', and null",
+        ),
+        ({"dump_dir": datetime.date(2026, 11, 30)}, "such as './2026-11-30'"),  # YAML's 2026-11-30
+        ({"dump_dir": True}, "dump_dir=True"),
         ({"credit_timeout_s": 0.5}, "credit_timeout_s=0.5: allowed are numbers from 1"),
         ({"credit_timeout_s": None}, "credit_timeout_s=None"),
     ],
@@ -184,13 +191,16 @@ def test_the_core_imports_no_host() -> None:
 
 
 @pytest.mark.parametrize("key", ["segmenter_kwargs", "value_kwargs", "baseline_kwargs"])
-@pytest.mark.parametrize("value", [3, None, "text", ["a"]])
+@pytest.mark.parametrize("value", [3, None, "text", ["a"], {1: 2}])
 def test_options_of_an_entry_are_a_mapping(key: str, value: object) -> None:
     with pytest.raises(ValueError, match=f"{key}=.*: expected a mapping of options"):
         rr.RRedCoTConfig.from_mapping({"baseline": "trace", key: value})
 
 
-@pytest.mark.parametrize("shapers", [3, None, [{"name": "smoothing", "options": 3}]])
+@pytest.mark.parametrize(
+    "shapers",
+    [3, None, {"smoothing": 1}, [{"name": "smoothing", "options": 3}], [{"name": "smoothing", "options": {1: 2}}]],
+)
 def test_shapers_are_a_list_of_names_and_options(shapers: object) -> None:
     with pytest.raises(ValueError, match=r"shapers.*: expected a"):
         rr.RRedCoTConfig.from_mapping({"shapers": shapers})

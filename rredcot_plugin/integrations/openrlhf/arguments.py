@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,15 @@ GROUP, PPO, RED = "rredcot", "rredcot_ppo", "red"
 STANDS_FOR = {GROUP: "flash_reinforce", PPO: "gae", RED: "flash_reinforce"}
 """What OpenRLHF is told instead of our name, whose models (a critic with ``gae``), checks and metrics apply as well. Of its
 estimators without a critic, ``flash_reinforce`` alone takes one rollout of a prompt and does not whiten."""
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML with the numbers of other flags: 1e-3 is one."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+\Z"), list("-+0123456789")
+)
 
 
 @dataclass(frozen=True)
@@ -43,6 +53,9 @@ def split_arguments(words: Sequence[str]) -> Arguments:
             host.append(word)
             continue
         value = value if equals else next(rest, "")
+        if not value or (value.startswith("--") and not equals):
+            empty = "nothing; an empty text is \"''\""
+            raise ValueError(f"{flag}: expected a value after it, got {value or empty}")
         if flag == ESTIMATOR:
             estimator = value
             host += [flag, STANDS_FOR.get(value, value)]
@@ -56,8 +69,6 @@ def split_arguments(words: Sequence[str]) -> Arguments:
 
 def _put(options: dict[str, Any], flag: str, value: str) -> None:
     """``--algo.rredcot.a.b VALUE`` -> options["a"]["b"]."""
-    if not value or value.startswith("--"):
-        raise ValueError(f"{flag}: expected a value after it, got {value or 'nothing'}")
     *parents, key = flag.removeprefix(PREFIX).split(".")
     for number, parent in enumerate(parents, 1):
         options = options.setdefault(parent, {})
@@ -67,7 +78,7 @@ def _put(options: dict[str, Any], flag: str, value: str) -> None:
                 f"{flag}: {above} has a value of its own already, {options!r}; leave one of the two out"
             )
     try:
-        options[key] = yaml.safe_load(value)
+        options[key] = yaml.load(value, _Loader)
     except yaml.YAMLError as error:
         raise ValueError(
             f"{flag} {value}: expected a value in YAML; put text with special characters into quotes within the shell's, as in "

@@ -92,7 +92,7 @@ def right_answer(label: Any) -> str | None:
         return str(label)
     if not isinstance(found, Mapping):
         return str(label)
-    return next((str(found[key]) for key in ANSWER_KEYS if key in found), None)
+    return next((str(found[key]) for key in ANSWER_KEYS if found.get(key) is not None), None)
 
 
 def write_tokens(experiences: Sequence[Any], places: Sequence[Place], field: str, table: torch.Tensor) -> None:
