@@ -9,11 +9,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
+
+import torch
 
 from rredcot_plugin.adapter.process_rewards import FIELD
 from rredcot_plugin.dry_run.architecture import Architecture, find_architecture
@@ -31,8 +34,14 @@ from rredcot_plugin.planning.models import sizes_of
 from rredcot_plugin.tiny.watched import Show
 
 FLAG_SECONDS = 300
-KEYS = {"data.train_files": "--data.prompt_dataset", "data.val_files": "--data.prompt_dataset"}
-"""A key of verl's in a message about data, and the flag that is meant here."""
+KEYS = {
+    "data.train_files=": "--data.prompt_dataset ",
+    "data.val_files=": "--data.prompt_dataset ",
+    "(verl needs": "(a dry run needs",
+    "actor_rollout_ref.model.path=": "--actor.model_name_or_path ",
+    "set one with actor_rollout_ref.model.custom_chat_template": "save one with the tokenizer",
+}
+"""What messages about data and models say of verl, and what is meant here."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +77,8 @@ class OpenRLHFRehearsal:
         yield Finding("reward", str(trial))
         if trial.warning:
             yield Finding("reward", trial.warning, "note")
-        architecture = find_architecture(args.actor.model_name_or_path, False)
+        with _named_here():
+            architecture = find_architecture(_given(args.actor.model_name_or_path, "--actor.model_name_or_path"))
         architecture = architecture.with_tokenizer([*map(str, found.rows), *(text or "" for text in trial.best)])
         yield from self._needs(args, architecture)
         if self.steps > 0:
@@ -84,19 +94,14 @@ class OpenRLHFRehearsal:
             )
 
     def _data(self, args: Any) -> Data:
-        files = [name.strip() for name in args.data.prompt_dataset.split(",")]
+        files = [name.strip() for name in _given(args.data.prompt_dataset, "--data.prompt_dataset").split(",")]
         view = SimpleNamespace(
             data=SimpleNamespace(
                 train_files=files, val_files=files, prompt_key=args.data.input_key, reward_fn_key="data_source"
             )
         )
-        try:
+        with _named_here():
             return gather(view, self.script, self.folder, self.launch.environment, self._sample_folder(args))
-        except RecipeError as error:
-            text = str(error)
-            for key, flag in KEYS.items():
-                text = text.replace(f"{key}=", f"{flag} ")
-            raise RecipeError(text) from error
 
     def _sample_folder(self, args: Any) -> Path | None:
         """Where the sample of the recipe's task lies: beside the folder of the script, or of the reward."""
@@ -138,6 +143,24 @@ class OpenRLHFRehearsal:
         yield Finding(
             "training state", f"{state:.1f} GB per GPU: {fits} in {self.gpu_gb:g} GB (estimated)", "need"
         )
+
+
+def _given(value: str | None, flag: str) -> str:
+    if not value:
+        raise RecipeError(f"{flag}: is not given")
+    return value
+
+
+@contextmanager
+def _named_here() -> Iterator[None]:
+    """Messages of what both trainers share, in the words of this one."""
+    try:
+        yield
+    except RecipeError as error:
+        text = str(error)
+        for theirs, here in KEYS.items():
+            text = text.replace(theirs, here)
+        raise RecipeError(text) from error
 
 
 def read_flags(launch: Launch, file: Path) -> Any:
@@ -200,9 +223,11 @@ def check_sizes(args: Any) -> str:
     total = f"--rollout.batch_size x --rollout.n_samples_per_prompt = {responses}"
     if responses % args.train.batch_size:
         raise RecipeError(f"batch sizes: {total} is not a multiple of --train.batch_size {args.train.batch_size}")
-    if args.train.batch_size % gpus:
+    cut = args.ds.ring_attn_size * args.ds.tensor_parallel_size  # GPUs that have the same rows
+    if args.train.batch_size % max(1, gpus // cut):
+        shared = f" in groups of {cut}" if cut > 1 else ""
         raise RecipeError(
-            f"batch sizes: --train.batch_size {args.train.batch_size} is not a multiple of {gpus} GPUs"
+            f"batch sizes: --train.batch_size {args.train.batch_size} is not a multiple of {gpus // cut}: {gpus} GPUs{shared}"
         )
     engines = (args.vllm.num_engines or 0) * args.vllm.tensor_parallel_size
     if args.train.colocate_all and not args.train.async_enable and engines != gpus:
@@ -210,9 +235,12 @@ def check_sizes(args: Any) -> str:
             f"--vllm.num_engines x --vllm.tensor_parallel_size = {engines}: with --train.colocate_all it must be {gpus}, the "
             "actor's GPUs"
         )
-    longest = args.train.max_tokens_per_gpu
-    if args.train.dynamic_batch_enable and longest < args.data.max_len:
-        raise RecipeError(f"--train.max_tokens_per_gpu {longest}: is less than --data.max_len {args.data.max_len}")
+    most, share = args.train.max_tokens_per_gpu, -(-args.data.max_len // cut)
+    if args.train.dynamic_batch_enable and most < share:
+        each = f" / {cut}, a GPU's share" if cut > 1 else ""
+        raise RecipeError(
+            f"--train.max_tokens_per_gpu {most}: is less than --data.max_len {args.data.max_len}{each}"
+        )
     return f"{responses} responses per step, {args.train.batch_size} per update; {gpus} GPUs"
 
 
@@ -234,15 +262,15 @@ def _score(path: Path, label_key: str | None) -> Score:
         try:
             returned = function([f"prompt{response}"], ["prompt"], [label])
             found = returned["rewards"]
-            number = float(found[0])
+            numbers = torch.as_tensor(found).flatten().tolist()  # a number alone will do for OpenRLHF too
         except Exception as error:  # the function is the recipe's: anything may come out of it
             raise RecipeError(
                 f"--reward.remote_url {path}: {type(error).__name__} on {response!r}: {error}"
             ) from error
-        if len(found) != 1 or not math.isfinite(number):
+        if len(numbers) != 1 or not math.isfinite(numbers[0]):
             raise RecipeError(f"--reward.remote_url {path}: expected one finite reward, got {found}")
         _check_told(returned.get(FIELD), response, path)
-        return number
+        return float(numbers[0])
 
     return score
 

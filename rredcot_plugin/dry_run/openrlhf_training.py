@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +34,9 @@ SWITCHES = {
 }
 """Flags without a value that need a GPU, or an earlier run."""
 
-ELSEWHERE = ("--eval.", "--logger.", "--ckpt.", "--use_ms")
-"""What a rehearsal leaves alone: validation, trackers, checkpoints."""
+ELSEWHERE = ("--eval.", "--logger.", "--ckpt.", "--use_ms", "--data.prompt_")
+"""What a rehearsal leaves alone: validation, trackers, checkpoints, and how the recipe's data are mixed and split, of which one file is
+left."""
 
 
 def train(args: Any, launch: Launch, trial: Trial, folder: Path, show: Show) -> Outcome:
@@ -47,11 +48,7 @@ def train(args: Any, launch: Launch, trial: Trial, folder: Path, show: Show) -> 
     folder.mkdir(parents=True)
     forced = _forced(args, trial, folder)
     groups = _by_flag(launch.overrides)
-    kept = [
-        group
-        for group in groups
-        if group[0] not in forced and group[0] not in SWITCHES and not group[0].startswith(ELSEWHERE)
-    ]
+    kept = _kept(groups, forced)
     words = [word for group in kept for word in group]
     words += [word for flag, value in forced.items() for word in (flag, *value)]
     (folder / "flags.txt").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
@@ -64,6 +61,12 @@ def train(args: Any, launch: Launch, trial: Trial, folder: Path, show: Show) -> 
         raise RecipeError(f"training: {first_error(log)} (exit code {code}; log: {log})")
     replaced = sorted({group[0] for group in groups if group not in kept})
     return Outcome(_read_metrics(log, trial.steps), tuple(replaced))
+
+
+def _kept(groups: Sequence[list[str]], forced: Mapping[str, Sequence[str]]) -> list[list[str]]:
+    """What of the recipe's flags holds in a rehearsal too."""
+    left = {*forced, *SWITCHES}
+    return [group for group in groups if group[0] not in left and not group[0].startswith(ELSEWHERE)]
 
 
 def _forced(args: Any, trial: Trial, folder: Path) -> dict[str, list[str]]:

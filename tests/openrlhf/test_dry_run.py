@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import json
+import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from rredcot_plugin.commands.app import app
+from rredcot_plugin.dry_run.errors import RecipeError
+from rredcot_plugin.dry_run.openrlhf import _score, check_sizes
+from rredcot_plugin.dry_run.openrlhf_training import _kept
+from rredcot_plugin.integrations import openrlhf_cpu
+
+openrlhf_cpu.activate()
 
 SCRIPT = Path(__file__).parents[2] / "recipes/openrlhf/run_qwen25_math_1p5b.sh"
 
@@ -46,6 +55,8 @@ def test_everything_before_the_training(monkeypatch: pytest.MonkeyPatch, tmp_pat
         ("--no_such_flag=1", "unrecognized arguments: --no_such_flag=1"),
         ("--train.batch_size=500", "is not a multiple of --train.batch_size 500"),
         ("--ds.tensor_parallel_size=2", ""),
+        ("--actor.model_name_or_path=/nowhere", "--actor.model_name_or_path /nowhere: no folder"),
+        ("--data.prompt_dataset=", "--data.prompt_dataset: is not given"),
         ("--data.max_len=100000", "--train.max_tokens_per_gpu 16384: is less than --data.max_len 100000"),
         ("--reward.remote_url=nothing.py", "--reward.remote_url nothing.py"),
         ("--data.label_key=answr", "--data.label_key answr: a row of the data has "),
@@ -137,3 +148,45 @@ def test_process_rewards_are_read_as_in_a_run(
     done = dry_run(monkeypatch, tmp_path, "--reward.remote_url=reward.py")
     assert done.exit_code == (1 if message else 0), done.output
     assert message in done.output
+
+
+SIZES = """
+actor.num_nodes 1 actor.num_gpus_per_node 8 rollout.batch_size 64 rollout.n_samples_per_prompt 8 vllm.num_engines 8
+vllm.tensor_parallel_size 1 ds.ring_attn_size 2 ds.tensor_parallel_size 1 train.batch_size 256 train.max_tokens_per_gpu 16384
+train.dynamic_batch_enable 1 train.colocate_all 0 train.async_enable 0 data.max_len 32768
+"""
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({}, ""),
+        ({"ds.ring_attn_size": 8, "train.batch_size": 4}, ""),
+        ({"ds.ring_attn_size": 1}, "--train.max_tokens_per_gpu 16384: is less than --data.max_len 32768"),
+        ({"data.max_len": 32769}, "--train.max_tokens_per_gpu 16384: is less than --data.max_len 32769 / 2, a GPU's share"),
+        ({"train.batch_size": 2}, "--train.batch_size 2 is not a multiple of 4: 8 GPUs in groups of 2"),
+    ],
+)  # fmt: skip
+def test_gpus_that_share_rows_hold_more_tokens_and_count_once(changed: dict[str, int], message: str) -> None:
+    words = SIZES.split()
+    config = importlib.import_module("openrlhf.utils.config")
+    numbers = dict(zip(words[::2], map(int, words[1::2]), strict=True))
+    args = config.hierarchize(SimpleNamespace(**(numbers | changed)))
+    if message:
+        with pytest.raises(RecipeError, match=re.escape(message)):
+            check_sizes(args)
+    else:
+        assert check_sizes(args).endswith("8 GPUs")
+
+
+@pytest.mark.parametrize("returned", ["0.5", "torch.tensor(0.5)", "[0.5]", "torch.tensor([0.5])"])
+def test_a_reward_may_be_what_openrlhf_takes(tmp_path: Path, returned: str) -> None:
+    file = tmp_path / "reward.py"
+    file.write_text(f"import torch\ndef reward_func(q, p, l):\n    return {{'rewards': {returned}}}\n")
+    assert _score(file, None)({}, "x") == 0.5
+
+
+def test_of_mixed_data_one_file_is_left_with_its_only_split() -> None:
+    """OpenRLHF wants a probability for each file, and the split that the flag names."""
+    flags = [["--data.prompt_probs", "0.5,0.5"], ["--data.prompt_split", "test"], ["--data.input_key", "prompt"]]
+    assert _kept([*flags, ["--data.prompt_dataset", "a,b"]], {"--data.prompt_dataset": ["c"]}) == flags[2:]

@@ -182,7 +182,7 @@ def _check_images(settings: RRedCoTConfig, args: Any) -> None:
 def _check_probes(args: Any) -> None:
     """Probes ask for rewarded answers."""
     take = f"take {PREFIX}value_estimator confidence, which has no probes"
-    if args.reward.remote_url is None and not args.train.agent_func_path:
+    if not args.reward.remote_url and not args.train.agent_func_path:
         raise ValueError(
             "--reward.remote_url: is not given, and a reward model's rewards come after the log-prob pass, too late for probes of "
             f"rewarded answers; {take}, or give a reward function"
@@ -191,7 +191,7 @@ def _check_probes(args: Any) -> None:
 
 def _check_reward_model(args: Any) -> None:
     name = args.reward.model_name_or_path
-    if not name or args.reward.remote_url is not None or args.train.agent_func_path:
+    if not name or args.reward.remote_url or args.train.agent_func_path:
         raise ValueError(
             f"--reward.model_name_or_path {name}: {ESTIMATOR} {RED} reads the head of the reward model that rewards; give its path, "
             "and neither --reward.remote_url nor --train.agent_func_path"
