@@ -30,7 +30,7 @@ ALGORITHM=(
   --algo.advantage.estimator "$ADV_ESTIMATOR"      # group-normalised, as the paper's baseline; --algo.advantage.no_std_norm: Dr. GRPO
   --algo.kl.init_coef 0                            # no reference model: its memory goes to longer traces
   --actor.eps_clip_low_high 0.2 0.28               # clip-higher: rare tokens may gain, entropy lasts longer (DAPO)
-  --algo.advantage.is_correction_level token       # truncated importance sampling between vLLM and the actor
+  --algo.advantage.is_correction_level token       # importance sampling between vLLM and the actor; ratios outside [0.5, 5] are masked
 )
 
 RREDCOT=(                                          # left out with another ADV_ESTIMATOR
