@@ -52,7 +52,8 @@ GROUPS: dict[str, dict[str, Entry]] = {
     "evidence": {
         "learning": Entry("does it train faster: 16 rollouts per step", LEARNING),
         "learning_parts": Entry("the same on the task `parts`", LEARNING),
-        "learning_large": Entry("the same with 64 rollouts per step", LEARNING),
+        "learning_large": Entry("the same with 64 rollouts per step, 8 prompts × 8", LEARNING),
+        "learning_large_1": Entry("… as 64 prompts × 1", LEARNING),
         "learning_no_baseline": Entry("the same without any baseline", LEARNING),
         "learning_window": Entry("calibration over 4, 16 and 64 steps", LEARNING),
         "learning_large_verl": Entry("the lean trainer against real runs of verl", LEARNING),
@@ -108,6 +109,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
         ),
         "forks": Entry("rollouts that fork once, for each generated token", GRADIENT),
         "learning_later": Entry("learning with `credit_weight`", GRADIENT),
+        "learning_later_sums": Entry("the same with 16 × 1 where rewards are sums over lines", GRADIENT),
         "learning_own_sums": Entry("the same on `own_sums`, which no system improves on", GRADIENT),
         "segmenter_signal": Entry("the same by segmenter", GRADIENT),
         "segmenter_signal_more": Entry("the same on `parts`, `sorting` and `chains`", GRADIENT),

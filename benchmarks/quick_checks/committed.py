@@ -136,9 +136,15 @@ COMMANDS = {
     "learning_own_sums": "python benchmarks/learning.py --batch large --families own_sums --systems grpo trace_baseline "
     "--system credit_weight_half credit_weight=0.5 --rates 2.5e-5 5e-5 1e-4 --seeds 0 1 2 3 4 "
     "--output benchmarks/results/learning_own_sums.json",
-    # of the version whose default had a calibrate_window of 4
-    "learning_large": "python benchmarks/learning.py --batch large --families habits "
-    "--systems grpo rredcot value_baseline control_no_reward",
+    **{
+        f"learning_large{name}": f"python benchmarks/learning.py --batch large {shape}--families habits shares "
+        f"--systems grpo rredcot --system lean preset=lean {more}"
+        f"--output benchmarks/results/learning_large{name}.json"
+        for name, shape, more in (("", "", ""), ("_1", "--prompts 64 --group 1 ", "--seeds 0 1 2 3 4 "))
+    },
+    "learning_later_sums": "python benchmarks/learning.py --prompts 16 --group 1 --families shares rungs --systems rredcot "
+    "--system credit_weight_half credit_weight=0.5 --system credit_weight_auto credit_weight=auto --rates 1e-4 "
+    "--tuning-seeds --seeds 0 1 2 3 4 --output benchmarks/results/learning_later_sums.json",
     "learning_large_verl": "python benchmarks/learning.py --against-verl --families sums "
     "--systems grpo mc_grpo attention gradient rredcot_paper red rredcot --seeds 0 1 2 --verl-seeds 0 1 2",
     # of the version whose default segmenter was hybrid, on the processor that `rredcot plan` reckons with

@@ -13,7 +13,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import ceilings
-import page_figures
+import curve_figures
 import shapes
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +28,7 @@ def found() -> shapes.Found:
 def test_the_page_has_the_rows_and_the_intervals_that_it_cites(found: shapes.Found) -> None:
     rows, page = ceilings.table(found).splitlines(), PAGE.splitlines()
     assert len(rows) == 6 and not [row for row in rows if row not in page]
-    assert set(page_figures.CEILING_CURVES) <= set(found)
+    assert set(curve_figures.CEILING_CURVES) <= set(found)
     section = PAGE.partition("## What perfect values would give")[2].partition("\n## ")[0]
     cited = re.findall(r"-?\d\.\d+ \[[^]]+\]", section)
     printed = ceilings.intervals(found)

@@ -17,6 +17,7 @@ from transformers import AutoModelForSequenceClassification
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import learning
+from curve_figures import PANELS, SYSTEMS, accuracies
 from lab.store import Store
 from learn.curves import arrival, collect, pace_of, reach, smoothed, spent
 from learn.reward_model import every_score, load_reward_model
@@ -27,7 +28,7 @@ from learn.summary import summarize, verdicts
 from learn.systems import Judging, choose, parse_system
 from learn.tables import draw, fill_page, objections
 from learn.trainer import LeanTrainer
-from page_figures import PANELS, SYSTEMS, TASKS, accuracies, signals
+from page_figures import TASKS, signals
 
 from rredcot_plugin.integrations.verl.prefix_scores import check_reward_model
 from tests.unit.learning_cases import NO_MODELS, SMALL, made_up, run_of, small_plan

@@ -12,9 +12,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
+import curve_figures
 import learning
 import line_rewards
-import page_figures
 import shapes
 from lab.rollouts import with_signals
 from lab.store import Store
@@ -73,7 +73,7 @@ def test_the_pages_have_the_rows_and_the_intervals_of_the_committed_results() ->
     printed = line_rewards.intervals(found) + line_rewards.ends(line_rewards.TRAPS, traps)
     cited = re.findall(r"-?\d\.\d+ \[[^]]+\]", section)
     assert len(cited) == 11 and not [number for number in cited if number not in printed]
-    assert set(page_figures.LINE_CURVES) <= {*found, *traps}
+    assert set(curve_figures.LINE_CURVES) <= {*found, *traps}
     for own in [*found.values(), *traps.values()]:
         for curves in own.values():
             assert curves.seeds.tolist() == [0, 1, 2, 3, 4]

@@ -13,6 +13,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import by_success
+import curve_figures
 import gradient
 import page_figures
 import segments_add
@@ -88,7 +89,7 @@ def test_the_page_has_the_rows_of_every_shape_of_a_step() -> None:
     page = (ROOT / "docs" / "evidence" / "learning.md").read_text("utf-8").splitlines()
     rows = shapes.table(study, found).splitlines()
     assert len(rows) == 2 + len(shapes.SYSTEMS) and not [row for row in rows if row not in page]
-    assert set(page_figures.SHAPES) <= set(found)
+    assert set(curve_figures.SHAPES) <= set(found)
     text = " ".join(page).replace("−", "-")
     of_groups, shares = (_against_groups(one) for one in (study, shapes.SHARES))
     of_default = of_groups["16 × 1 rredcot"] + shares["16 × 1 rredcot"]

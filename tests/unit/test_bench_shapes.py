@@ -1,0 +1,50 @@
+"""The benchmark on learning: steps of 64 rollouts, as few prompts with many rollouts each and as many prompts with one."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import curve_figures
+import shapes
+from learn.curves import reach
+from learn.statistics import paired_difference
+from learn.summary import shown
+
+ROOT = Path(__file__).parents[2]
+FEW, MANY = shapes.LARGE.results
+
+
+@pytest.fixture(scope="module")
+def found() -> shapes.Found:
+    return shapes.found_curves(shapes.LARGE)
+
+
+def test_the_page_has_the_rows_and_the_intervals_that_it_cites(found: shapes.Found) -> None:
+    page = (ROOT / "docs" / "evidence" / "learning.md").read_text("utf-8").replace("−", "-")
+    rows = shapes.table(shapes.LARGE, found).splitlines()
+    assert len(rows) == 5 and not [row for row in rows if row not in page.splitlines()]
+    base = found[FEW, "grpo"]
+    for key in ((FEW, "rredcot"), (FEW, "lean"), (MANY, "rredcot")):
+        for family in shapes.LARGE.families:
+            ends = paired_difference(*map(shapes.finals, (found[key][family], base[family])))
+            assert shown(ends, 3) in page, (key, family)
+    steps = [shown(reach(found[MANY, "rredcot"][family], base[family], "step")) for family in base]
+    assert not [text for text in steps if text not in page]
+
+
+def test_runs_that_chose_the_rate_are_not_measured(found: shapes.Found) -> None:
+    for (shape, system), own in found.items():
+        for family, curves in own.items():
+            record = json.loads((shapes.FOLDER / f"{shapes.LARGE.results[shape]}.json").read_text())
+            assert len(record["settings"]["tuning_seeds"]) == 2
+            assert curves.seeds.tolist() == record["seeds"], (shape, system, family)
+
+
+def test_the_picture_has_the_curves_that_were_measured(found: shapes.Found) -> None:
+    assert set(curve_figures.LARGE_SHAPES) <= set(found)
