@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from rredcot_plugin.written import read_value
+
 
 def read_pairs(pairs: Sequence[str], into: dict[str, Any] | None = None, *, option: str = "set") -> dict[str, Any]:
     """The mapping with ``key=value`` pairs put in, values in YAML; a dot in a key opens a mapping.
@@ -30,7 +32,7 @@ def read_pairs(pairs: Sequence[str], into: dict[str, Any] | None = None, *, opti
             if not isinstance(at, dict):
                 raise ValueError(f"{option}={pair}: {part} is {at!r}, which has no keys of its own")
         try:
-            at[last] = yaml.safe_load(value)
+            at[last] = read_value(value)
         except yaml.YAMLError as error:
             raise ValueError(f"options cannot be read: {pair}: {' '.join(str(error).split())}") from error
     return found

@@ -19,6 +19,7 @@ from rredcot_plugin.commands import score_options as opts
 from rredcot_plugin.commands.needs import require
 from rredcot_plugin.commands.pairs import read_pairs
 from rredcot_plugin.offline.out_file import SCORED
+from rredcot_plugin.written import read_value
 
 if TYPE_CHECKING:
     from rredcot_plugin.config import RRedCoTConfig
@@ -122,7 +123,7 @@ def read_options(file: Path | None, pairs: Sequence[str]) -> RRedCoTConfig:
     found: Any = {}
     try:
         if file is not None:
-            found = yaml.safe_load(file.read_text("utf-8")) or {}
+            found = read_value(file.read_text("utf-8")) or {}
         if not isinstance(found, dict):
             raise ValueError(f"config={file}: expected a mapping of options, got {type(found).__name__}")
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

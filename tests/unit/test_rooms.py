@@ -28,6 +28,7 @@ METHOD = [
     "pipeline",
     "testing",
     "renamed",
+    "written",
 ]
 """What turns rollouts into credit: torch and numpy, no host."""
 HOSTS = (

@@ -283,6 +283,13 @@ def test_options_come_from_a_file_and_then_from_pairs(tmp_path: Path) -> None:
     )
 
 
+def test_numbers_are_those_of_other_command_lines(tmp_path: Path) -> None:
+    """YAML alone takes each of these for text."""
+    (tmp_path / "o.yaml").write_text("lam: 1e-1\n")
+    config = read_options(tmp_path / "o.yaml", ["clip=+.5", "bridge=1e3x"])
+    assert (config.lam, config.clip, config.bridge) == (0.1, 0.5, "1e3x")
+
+
 def test_scoring_imports_no_host() -> None:
     code = (
         "import sys, rredcot_plugin.offline.run, rredcot_plugin.commands.score\n"

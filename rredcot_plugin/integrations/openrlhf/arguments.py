@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import yaml
+
+from rredcot_plugin.written import read_value
 
 ESTIMATOR = "--algo.advantage.estimator"
 PREFIX = "--algo.rredcot."
@@ -15,15 +16,6 @@ GROUP, PPO, RED = "rredcot", "rredcot_ppo", "red"
 STANDS_FOR = {GROUP: "flash_reinforce", PPO: "gae", RED: "flash_reinforce"}
 """What OpenRLHF is told instead of our name, whose models (a critic with ``gae``), checks and metrics apply as well. Of its
 estimators without a critic, ``flash_reinforce`` alone takes one rollout of a prompt and does not whiten."""
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML with the numbers of other flags: 1e-3 is one."""
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+\Z"), list("-+0123456789")
-)
 
 
 @dataclass(frozen=True)
@@ -78,7 +70,7 @@ def _put(options: dict[str, Any], flag: str, value: str) -> None:
                 f"{flag}: {above} has a value of its own already, {options!r}; leave one of the two out"
             )
     try:
-        options[key] = yaml.load(value, _Loader)
+        options[key] = read_value(value)
     except yaml.YAMLError as error:
         raise ValueError(
             f"{flag} {value}: expected a value in YAML; put text with special characters into quotes within the shell's, as in "
