@@ -151,6 +151,15 @@ def test_a_checkpoint_without_state_is_told(
     assert f"{tmp_path}/{STATE_FILE} is missing" in caplog.text
 
 
+@pytest.mark.parametrize("damage", ["cut", "empty", "foreign"])
+def test_a_damaged_state_is_named_with_the_way_out(queue: MemoryQueue, tmp_path: Path, damage: str) -> None:
+    torch.save({"someone": "else's"}, path := tmp_path / STATE_FILE)
+    if damage != "foreign":
+        path.write_bytes(path.read_bytes()[: 300 if damage == "cut" else 0])
+    with pytest.raises(ValueError, match=rf"{path} cannot be read .*remove it"):
+        make_trainer(queue, NEWLINE).rredcot.load(str(tmp_path))
+
+
 def test_a_run_from_scratch_loads_nothing(
     queue: MemoryQueue, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -173,8 +173,20 @@ class CreditRunner:
         os.replace(path + ".part", path)
 
     def load(self, folder: str) -> None:
+        """Go on as the run that has saved there; a checkpoint without our file is warned of.
+
+        Raises:
+            ValueError: the file is damaged, or not one of ours.
+        """
         path = os.path.join(folder, STATE_FILE)
         if not os.path.exists(path):
             logger.warning("rredcot: %s is missing, so calibration and probes start without a past", path)
             return
-        take_up(torch.load(path, weights_only=True), self.calibrator, self.credit_workers.encoder)
+        try:
+            take_up(torch.load(path, weights_only=True), self.calibrator, self.credit_workers.encoder)
+        except Exception as error:  # torch raises half a dozen kinds for a damaged file
+            reason = (str(error).strip().splitlines() or ["it ends too early"])[0]
+            raise ValueError(
+                f"rredcot: {path} cannot be read ({type(error).__name__}: {reason}): copy it anew from where it was "
+                "saved, or remove it, and calibration and probes start without a past"
+            ) from error
