@@ -166,10 +166,14 @@ def test_what_the_trainer_over_dataproto_cannot_do(overrides: list[str], message
         ("actor_rollout_ref.rollout.n", "abc", 1),
         ("actor_rollout_ref.rollout.n", "-1", 1),
         ("data.train_batch_size", "x", 0),
+        ("data.train_batch_size", "null", 0),
+        ("data.max_response_length", "null", 1),
     ],
 )
 def test_numbers_of_verls_are_numbers(key: str, value: str, least: int) -> None:
-    with pytest.raises(ValueError, match=rf"{key}='?{value}'?: allowed are integers from {least}"):
+    with pytest.raises(
+        ValueError, match=rf"{key}='?{value.replace('null', 'None')}'?: allowed are integers from {least}"
+    ):
         check_run(verl_config(f"{key}={value}"))
 
 

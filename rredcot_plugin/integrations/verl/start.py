@@ -63,8 +63,8 @@ def check_counts(config: Any) -> None:
         ValueError: one that is no whole number, or too small.
     """
     for key, least in COUNTS.items():
-        value = OmegaConf.select(config, key)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+        value = OmegaConf.select(config, key, default=least)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ValueError(f"{key}={value!r}: allowed are integers from {least}")
 
 
