@@ -70,8 +70,9 @@ def test_no_key_of_verl_looks_like_ours() -> None:
 
 @pytest.mark.parametrize(
     ("name", "meant"),
-    [("rredcott", "rredcot"), ("redcot", "rredcot"), ("rredcot_pp0", "rredcot_ppo"), ("redd", "red")],
-)
+    [("rredcott", "rredcot"), ("RREDCoT", "rredcot"), ("redcot", "rredcot"), ("rredcot_pp0", "rredcot_ppo"),
+     ("redd", "red")],
+)  # fmt: skip
 def test_an_estimators_name_with_a_typo_is_found_at_the_start(name: str, meant: str) -> None:
     with pytest.raises(ValueError, match=rf"adv_estimator={name}: unknown\. Did you mean {meant}\?"):
         check_run(verl_config(f"algorithm.adv_estimator={name}"))

@@ -44,7 +44,7 @@ def check_estimator_name(config: Any) -> None:
     from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
 
     name = str(config.algorithm.adv_estimator)
-    near = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.8)
+    near = difflib.get_close_matches(name.lower(), NAMES, n=1, cutoff=0.8)
     if near and name not in ADV_ESTIMATOR_REGISTRY and name not in NAMES:
         raise ValueError(
             f"algorithm.adv_estimator={name}: unknown. Did you mean {near[0]}? Ours are {', '.join(NAMES)}"
