@@ -18,11 +18,13 @@ from rredcot_plugin.adapter.data_plane import DataPlane
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.integrations.verl import credit_workers as module_of_workers
 from rredcot_plugin.integrations.verl.batch import BatchSource
-from rredcot_plugin.integrations.verl.credit_workers import CreditWorkers
+from rredcot_plugin.integrations.verl.credit_workers import CreditWorkers, modules_of
 from rredcot_plugin.pipeline import assign_credit
 from rredcot_plugin.planning import setup
 from rredcot_plugin.planning.setup import Setup
+from rredcot_plugin.segmenters.newline import NewlineSegmenter
 from rredcot_plugin.types import MASKED
+from rredcot_plugin.values.confidence import ConfidenceEstimator
 from tests.contract.cut_sessions import TURN
 from tests.contract.workers_cluster import (
     cluster,  # noqa: F401  fixtures
@@ -185,6 +187,26 @@ def test_actors_that_cannot_reach_the_rows_do_not_stop_the_run(
     assert "credit_workers=2 failed" in caplog.text and "no route" in caplog.text
     assert not shared.processes and shared.rows is not None
     assert plan.specs == alone.plan(lay_down(rows), rows.lengths)[1].specs
+
+
+class OwnSegmenter(NewlineSegmenter):
+    """A user's, which a level may name."""
+
+
+class OwnEstimator(ConfidenceEstimator):
+    """A user's, which a mixture may name."""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"segmenter": "nested", "segmenter_kwargs": {"levels": ["turn", f"{__name__}:OwnSegmenter"]}},
+        {"value_estimator": "mixture", "value_kwargs": {"estimators": ["support", f"{__name__}:OwnEstimator"]}},
+    ],
+)
+def test_actors_import_what_registers_the_parts_of_a_whole(options: dict[str, Any]) -> None:
+    """They look the parts up by name too, in a process that has imported nothing of the user's."""
+    assert __name__ in modules_of(rr.RRedCoTConfig.from_mapping(options))
 
 
 def test_a_segmenter_of_the_users_own_runs_in_actors_and_says_what_is_wrong(cluster: None, tmp_path: Path) -> None:

@@ -29,10 +29,12 @@ from rredcot_plugin.adapter.summary import BatchSummary, Index
 from rredcot_plugin.choices import choose_workers
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.integrations.verl.worker_pool import WorkerLostError, WorkerPool
+from rredcot_plugin.segmenters.nested import NestedSegmenter
 from rredcot_plugin.state_numbers import StateNumbers
 from rredcot_plugin.text.alignment import TokenBytes
 from rredcot_plugin.text.encoding import AnswerStyle, ProbeEncoder
 from rredcot_plugin.types import Segments
+from rredcot_plugin.values.base import CompositeEstimator
 from rredcot_plugin.values.proposals import floor_of
 
 logger = logging.getLogger(__name__)
@@ -119,10 +121,21 @@ def update_signals(work: GroupWork, source: Source) -> None:
 def start_member(config: RRedCoTConfig, table: TokenBytes, encoder: ProbeEncoder, *, delivers: bool) -> Any:
     """One actor, on this node: its user code lies where the driver's does, and the batch stays in memory."""
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    built = (config.build_segmenter(), config.build_value_estimator())
-    modules = sorted({type(part).__module__ for part in built})
     actor = ray.remote(num_cpus=0)(CreditWorker).options(scheduling_strategy=here)
-    return actor.remote(modules, config, table, dataclasses.replace(encoder, _seen={}), delivers=delivers)
+    return actor.remote(
+        modules_of(config), config, table, dataclasses.replace(encoder, _seen={}), delivers=delivers
+    )
+
+
+def modules_of(config: RRedCoTConfig) -> list[str]:
+    """Modules that register what the work of a group looks up by name, levels of a segmenter and parts of a mixture included."""
+    parts = [config.build_segmenter(), config.build_value_estimator()]
+    for part in parts:  # grows while it is walked
+        if isinstance(part, NestedSegmenter):
+            parts += part.members
+        if isinstance(part, CompositeEstimator):
+            parts += part.parts
+    return sorted({type(part).__module__ for part in parts})
 
 
 class CreditWorkers:
