@@ -170,7 +170,7 @@ if __name__ == "__main__":
         (RANKS, {"ranks": "ranks, reward: share of right lines"}),
     ]
     draw_shapes(folder / "shapes_lm.png", language_model)
-    large = {"habits": "habits, two to four lines", "shares": shares["shares"]}
+    large = {family: titles[family] for family in ("habits", "chains")} | shares
     draw_shapes(folder / "shapes_large.png", [(LARGE, large)], LARGE_SHAPES, rollouts=64)
     draw_ceilings(folder / "ceilings.png")
     draw_line_rewards(folder / "line_rewards.png")

@@ -63,7 +63,9 @@ LANGUAGE_MODEL = Study(
 TOTALS = Study(
     ("totals",), {"4 × 4": "learning_lm_totals_4", "16 × 1": "learning_lm_totals_1"}, ("4 × 4", "16 × 1")
 )
-LARGE = Study(("habits", "shares"), {"8 × 8": "learning_large", "64 × 1": "learning_large_1"}, ("8 × 8", "64 × 1"))
+LARGE = Study(
+    ("habits", "chains", "shares"), {"8 × 8": "learning_large", "64 × 1": "learning_large_1"}, ("8 × 8", "64 × 1")
+)
 """Four times the rollouts of a step, the rate tuned for each system and shape."""
 
 Found = dict[tuple[str, str], dict[str, Curves]]

@@ -137,7 +137,7 @@ COMMANDS = {
     "--system credit_weight_half credit_weight=0.5 --rates 2.5e-5 5e-5 1e-4 --seeds 0 1 2 3 4 "
     "--output benchmarks/results/learning_own_sums.json",
     **{
-        f"learning_large{name}": f"python benchmarks/learning.py --batch large {shape}--families habits shares "
+        f"learning_large{name}": f"python benchmarks/learning.py --batch large {shape}--families habits chains shares "
         f"--systems grpo rredcot --system lean preset=lean {more}"
         f"--output benchmarks/results/learning_large{name}.json"
         for name, shape, more in (("", "", ""), ("_1", "--prompts 64 --group 1 ", "--seeds 0 1 2 3 4 "))
