@@ -15,9 +15,8 @@ from learn.systems import choose
 from line_rewards import STUDY as LINE_REWARDS
 from line_rewards import TRAPS
 from matplotlib.figure import Figure
-from shapes import Study, found_curves
+from shapes import FOLDER, Study, found_curves
 
-RESULTS = Path(__file__).parent / "results"
 PANELS = {
     "habits": ("learning", "two to four lines"),
     "chains": ("learning", "eight lines"),
@@ -42,13 +41,13 @@ SHAPES: dict[tuple[str, str], Style] = {
 ON_LINES: dict[tuple[str, str], Style] = {
     ("16 × 1", "line_rewards"): ("the default, rewards on lines, 16 × 1", "#2a7f4f", "-"),
 }
-ANY_SHAPE = SHAPES | ON_LINES
 LARGE_SHAPES: dict[tuple[str, str], Style] = {
     ("8 × 8", "grpo"): ("GRPO, 8 prompts × 8 rollouts", "#5f6b7a", "-"),
     ("8 × 8", "rredcot"): ("rredcot, default, 8 × 8", "#7db3dd", "-"),
     ("64 × 1", "grpo"): ("GRPO, 64 × 1: no baseline", "#8e44ad", "-"),
     ("64 × 1", "rredcot"): ("rredcot, default, 64 × 1", "#1f6fb4", "-"),
 }
+ANY_SHAPE = SHAPES | LARGE_SHAPES | ON_LINES
 LINE_CURVES: dict[tuple[str, str], Style] = {
     ("4 × 4", "grpo"): SHAPES["4 × 4", "grpo"],
     ("16 × 1", "rredcot"): SHAPES["16 × 1", "rredcot"],
@@ -70,7 +69,7 @@ def accuracies(result: str, family: str, system: str) -> tuple[np.ndarray, np.nd
 
     A result keeps the runs of earlier reports, those of a former default under the same name too: they are left out.
     """
-    record = json.loads((RESULTS / f"{result}.json").read_text())
+    record = json.loads((FOLDER / f"{result}.json").read_text())
     rate = record["settings"]["chosen_rates"][f"{family} {system}"]
     wanted = {"family": family, "system": system, "rate": rate, **choose([system], [])[0].identity}
     runs = []
@@ -94,14 +93,13 @@ def draw_effect(output: Path) -> None:
 def draw_shapes(
     output: Path,
     studies: list[tuple[Study, dict[str, str]]],
-    styles: dict[tuple[str, str], Style] = ANY_SHAPE,
     rollouts: int = 16,
 ) -> None:
     """A panel per task of the studies, which have titles, a curve per shape of a step and system."""
     panels = {}
     for study, titles in studies:
-        found = found_curves(study, RESULTS)
-        curves = {key: style for key, style in styles.items() if key in found}
+        found = found_curves(study)
+        curves = {key: style for key, style in ANY_SHAPE.items() if key in found}
         for family, title in titles.items():
             panels[title] = [(*_smoothed(found[key][family]), style) for key, style in curves.items()]
     _draw_learning(output, panels, rollouts)
@@ -111,7 +109,7 @@ def draw_line_rewards(output: Path) -> None:
     """A panel per task, a curve per system that was run there."""
     panels = {}
     for study in (LINE_REWARDS, TRAPS):
-        found = found_curves(study, RESULTS)
+        found = found_curves(study)
         for family in study.families:
             curves = [(key, style) for key, style in LINE_CURVES.items() if key in found]
             panels[family] = [(*_smoothed(found[key][family]), style) for key, style in curves]
@@ -120,7 +118,7 @@ def draw_line_rewards(output: Path) -> None:
 
 def draw_ceilings(output: Path) -> None:
     """A panel per task and way of answering, a curve per system."""
-    found, panels = found_curves(CEILINGS, RESULTS), {}
+    found, panels = found_curves(CEILINGS), {}
     for family in CEILINGS.families:
         for measure, title in (("accuracy", "sampled at temperature 1"), ("greedy", "greedy")):
             curves = [(by(measure, found[key][family]), style) for key, style in CEILING_CURVES.items()]

@@ -23,9 +23,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 from by_success import RESULTS as BY_SUCCESS
 from curve_figures import (
-    LARGE_SHAPES,
     PANELS,
-    RESULTS,
     SHAPES,
     draw_ceilings,
     draw_effect,
@@ -35,7 +33,7 @@ from curve_figures import (
 )
 from line_rewards import LANGUAGE_MODEL as RANKS
 from matplotlib.axes import Axes
-from shapes import LANGUAGE_MODEL, LARGE, SHARES, TINY, TOTALS
+from shapes import FOLDER, LANGUAGE_MODEL, LARGE, SHARES, TINY, TOTALS
 
 ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "docs" / "images"
@@ -80,7 +78,7 @@ SIGNAL_SHAPES = {f"{shape.replace(' × ', 'x')}/{system}": style for (shape, sys
 
 def signals(task: str) -> dict[str, dict[str, float]]:
     """Signal over variance of each of ``CREDITS`` on a task, with its interval."""
-    summary = json.loads((RESULTS / f"{TASKS[task]}.json").read_text())["summary"]
+    summary = json.loads((FOLDER / f"{TASKS[task]}.json").read_text())["summary"]
     return {name: summary[f"{task}/snr_vs_grpo/{name}"] for name in CREDITS}
 
 
@@ -116,7 +114,7 @@ def draw_success(output: Path) -> None:
     step = 0.8 / len(OF_SUCCESS)
     for axis, task in zip(axes, SOLVED, strict=True):
         for place, result in enumerate(BY_SUCCESS.values()):
-            summary = json.loads((RESULTS / f"{result}.json").read_text())["summary"]
+            summary = json.loads((FOLDER / f"{result}.json").read_text())["summary"]
             for number, (name, (label, color)) in enumerate(OF_SUCCESS.items()):
                 axis.plot([], [], "o", color=color, markersize=5, label=None if place else label)
                 if result not in ON_TWO.get(name, BY_SUCCESS.values()):
@@ -141,7 +139,7 @@ def draw_shape_signals(output: Path) -> None:
     """A line per task, a mark per shape of a step and system."""
     figure, axis = plt.subplots(figsize=(9, 4.6), layout="constrained")
     for row, (task, result) in enumerate(SIGNAL_TASKS.items()):
-        summary = json.loads((RESULTS / f"{result}.json").read_text())["summary"]
+        summary = json.loads((FOLDER / f"{result}.json").read_text())["summary"]
         for place, (name, (label, color, line)) in enumerate(SIGNAL_SHAPES.items()):
             entry, y = summary[f"{task}/snr_vs_grpo_4x4/{name}"], row + 0.13 * (place - 2.5)
             axis.plot([entry["low"], entry["high"]], [y, y], line, color=color, linewidth=2)
@@ -171,7 +169,7 @@ if __name__ == "__main__":
     ]
     draw_shapes(folder / "shapes_lm.png", language_model)
     large = {family: titles[family] for family in ("habits", "chains")} | shares
-    draw_shapes(folder / "shapes_large.png", [(LARGE, large)], LARGE_SHAPES, rollouts=64)
+    draw_shapes(folder / "shapes_large.png", [(LARGE, large)], rollouts=64)
     draw_ceilings(folder / "ceilings.png")
     draw_line_rewards(folder / "line_rewards.png")
     draw_shape_signals(folder / "shape_signal.png")

@@ -3,8 +3,9 @@
     python benchmarks/shapes.py
 
 From runs that learning.py made at one learning rate with 16 rollouts in each step, on tiny models and on a real language
-model, and with 64 at rates tuned for each system and shape: steps to the final accuracy of GRPO in the largest groups (its 1.00) on every family. Then, for the text, the same with
-intervals, and final accuracy minus that of the run with the same seed, against GRPO in groups of other sizes too.
+model, and with 64 at rates tuned for each system and shape: steps to the final accuracy of GRPO in the largest groups (its
+1.00) on every family. Then, for the text, the same with intervals, and final accuracy minus that of the run with the same
+seed, against GRPO in groups of other sizes too.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from learn.curves import Curves, curves_of, reach
-from learn.runs import Record, rows_of, with_numbers
+from learn.runs import rows_of, with_numbers
 from learn.statistics import Interval, paired_difference
 from learn.summary import shown
 
@@ -81,7 +82,7 @@ def found_curves(study: Study, folder: Path = FOLDER) -> Found:
     """
     found: Found = {}
     for shape, result in study.results.items():
-        rows = [with_numbers(row) for row in measured(folder / f"{result}.json")]
+        rows = [with_numbers(row) for row in rows_of(folder / f"{result}.json", tuning=False)]
         for system in study.systems:
             own = {family: _runs(rows, family, system) for family in study.families}
             if all(own.values()):
@@ -93,12 +94,6 @@ def found_curves(study: Study, folder: Path = FOLDER) -> Found:
                 f"{family}: the runs of {', '.join(study.results.values())} began with {len(models)} models"
             )
     return found
-
-
-def measured(result: Path) -> list[Record]:
-    """The runs of a result file, without those that only chose the rate."""
-    tuning = json.loads(result.read_bytes()).get("settings", {}).get("tuning_seeds", [])
-    return [row for row in rows_of(result) if row["identity"]["seed"] not in tuning]
 
 
 def _runs(rows: list[dict], family: str, system: str) -> list[tuple[int, dict]]:

@@ -160,14 +160,18 @@ def _files_of(rows: Iterable[Record]) -> Iterator[tuple[str, bytes]]:
         yield row["file"], json.dumps(with_numbers({k: v for k, v in row.items() if k != "file"})).encode()
 
 
-def rows_of(result: Path) -> list[Record]:
-    """The runs of a result file, each with the name of its own file.
+def rows_of(result: Path, *, tuning: bool = True) -> list[Record]:
+    """The runs of a result file, each with the name of its own file; without ``tuning`` those that only chose the rate are left out.
 
     Raises:
         ValueError: no such file, or no result of this benchmark.
     """
     try:
-        rows = json.loads(result.read_bytes())["raw"]
+        record = json.loads(result.read_bytes())
+        rows = record["raw"]
+        if not tuning:
+            seeds = record.get("settings", {}).get("tuning_seeds", [])
+            rows = [row for row in rows if row["identity"]["seed"] not in seeds]
         for row in rows:
             with_numbers(row)  # a damaged column is found here, before any run is taken
         return [{**row, "file": Path(row["file"]).name} for row in rows]

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rredcot_plugin.probes.attention_hook import rotates_by_length
-from rredcot_plugin.probes.batched import MAX_TOKENS, forward_batched
+from rredcot_plugin.probes.batched import forward_batched
 from rredcot_plugin.probes.cached import forward_probes
 from rredcot_plugin.probes.capture import capture_trunk
 from rredcot_plugin.probes.errors import UnsupportedModelError
@@ -82,8 +81,7 @@ def _run(
     device: torch.device,
 ) -> Tensor:
     if backend == "batched":
-        most = 1 if rotates_by_length(model) else MAX_TOKENS  # a longer row beside it would change a row's angles
-        return forward_batched(model, [specs], [trace], temperature, device=device, max_tokens=most)
+        return forward_batched(model, [specs], [trace], temperature, device=device)
     layout = build_layout([specs], [trace])
     ids = torch.tensor(trace, device=device)
     if backend == "packed":

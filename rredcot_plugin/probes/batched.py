@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
+from rredcot_plugin.probes.attention_hook import rotates_by_length
 from rredcot_plugin.probes.layout import ProbeSpec, check_probe
 from rredcot_plugin.probes.log_probs import pick_rows, selected_log_probs
 
@@ -26,9 +27,11 @@ def forward_batched(
 ) -> Tensor:
     """Sum of the counted log-probs of every probe, (n,) float32; arguments and order as in `build_layout`.
 
-    Rows are padded on the right, in chunks of at most `max_tokens` padded tokens (at least one row).
+    Rows are padded on the right, in chunks of at most `max_tokens` padded tokens (at least one row), or one by one where a
+    longer row beside it would change a row's rotary angles.
     """
     sequences = as_rows(rows, row_tokens)
+    max_tokens = 1 if rotates_by_length(model) else max_tokens
     out = torch.empty(len(sequences), dtype=torch.float32, device=device)
     for chunk in chunks([len(tokens) for tokens, _ in sequences], max_tokens):
         out[chunk] = _chunk_log_probs(model, [sequences[i] for i in chunk], temperature, device)

@@ -98,9 +98,7 @@ def find_files(paths: Iterable[Path]) -> list[File]:
     without any."""
     found: dict[Path, File] = {}
     for path in paths:
-        inside = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
-        if path.is_dir():  # what rredcot score read and wrote side by side holds the same traces
-            inside = [file for file in inside if file.with_suffix(SCORED) not in inside]
+        inside = _files_in(path) if path.is_dir() else [path]
         if not inside:
             raise ValueError(f"{path}: no rollouts here, expected files called *.jsonl")
         for file in inside:
@@ -111,6 +109,12 @@ def find_files(paths: Iterable[Path]) -> list[File]:
     if not found:
         raise ValueError("paths: expected at least one file or folder of rollouts, got none")
     return list(found.values())
+
+
+def _files_in(folder: Path) -> list[Path]:
+    """What rredcot score read and wrote side by side holds the same traces."""
+    found = set(folder.glob("*.jsonl"))
+    return sorted(file for file in found if file.with_suffix(SCORED) not in found)
 
 
 def read_line(record: Mapping[str, Any]) -> Trace:

@@ -97,13 +97,17 @@ class CompositeEstimator(Protocol):
     def combine(self, estimates: Sequence[Estimate], rollouts: Rollouts, segments: Segments) -> Estimate: ...
 
 
-def leaves(estimator: Any) -> Iterator[Any]:
-    """The estimators without parts that an estimator is made of."""
+def with_parts(estimator: Any) -> Iterator[Any]:
+    """An estimator and, if it is made of others, all of those."""
+    yield estimator
     if isinstance(estimator, CompositeEstimator):
         for part in estimator.parts:
-            yield from leaves(part)
-    else:
-        yield estimator
+            yield from with_parts(part)
+
+
+def leaves(estimator: Any) -> Iterator[Any]:
+    """The estimators without parts that an estimator is made of."""
+    return (part for part in with_parts(estimator) if not isinstance(part, CompositeEstimator))
 
 
 def check_protocol(estimator: Any) -> None:
@@ -139,8 +143,7 @@ def scores_read(estimator: Any) -> set[str]:
 
 def sees_outcome(estimator: Any) -> bool:
     """Whether an estimator, or a part of it, looks at the trace's own outcome."""
-    parts = estimator.parts if isinstance(estimator, CompositeEstimator) else ()
-    return getattr(estimator, "sees_outcome", False) or any(sees_outcome(part) for part in parts)
+    return any(getattr(part, "sees_outcome", False) for part in with_parts(estimator))
 
 
 def calibrates(estimator: Any) -> bool:

@@ -34,7 +34,7 @@ from rredcot_plugin.state_numbers import StateNumbers
 from rredcot_plugin.text.alignment import TokenBytes
 from rredcot_plugin.text.encoding import AnswerStyle, ProbeEncoder
 from rredcot_plugin.types import Segments
-from rredcot_plugin.values.base import CompositeEstimator
+from rredcot_plugin.values.base import with_parts
 from rredcot_plugin.values.proposals import floor_of
 
 logger = logging.getLogger(__name__)
@@ -129,13 +129,15 @@ def start_member(config: RRedCoTConfig, table: TokenBytes, encoder: ProbeEncoder
 
 def modules_of(config: RRedCoTConfig) -> list[str]:
     """Modules that register what the work of a group looks up by name, levels of a segmenter and parts of a mixture included."""
-    parts = [config.build_segmenter(), config.build_value_estimator()]
-    for part in parts:  # grows while it is walked
-        if isinstance(part, NestedSegmenter):
-            parts += part.members
-        if isinstance(part, CompositeEstimator):
-            parts += part.parts
+    parts = [*_with_levels(config.build_segmenter()), *with_parts(config.build_value_estimator())]
     return sorted({type(part).__module__ for part in parts})
+
+
+def _with_levels(segmenter: Any) -> Iterator[Any]:
+    yield segmenter
+    if isinstance(segmenter, NestedSegmenter):
+        for member in segmenter.members:
+            yield from _with_levels(member)
 
 
 class CreditWorkers:
