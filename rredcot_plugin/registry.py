@@ -12,6 +12,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -204,3 +205,14 @@ get_segmenter = SEGMENTERS.get
 get_value_estimator = VALUE_ESTIMATORS.get
 get_baseline = BASELINES.get
 get_shaper = SHAPERS.get
+
+
+def first_paragraph(factory: Callable[..., Any]) -> str:
+    """First paragraph of the docstring, in one line and with its Markdown; empty if there is none."""
+    paragraph = (inspect.getdoc(factory) or "").split("\n\n", 1)[0]
+    return " ".join(paragraph.split()).replace("``", "`")
+
+
+def first_sentence(factory: Callable[..., Any]) -> str:
+    """The first sentence of that, without Markdown."""
+    return re.split(r"(?<=[.?]) (?=[A-Z0-9])", first_paragraph(factory), maxsplit=1)[0].replace("`", "")

@@ -61,7 +61,7 @@ def explain(
 
 def _check_word(word: str) -> None:
     """A word without ``=`` is a script, unless it looks like a key without its value."""
-    from rredcot_plugin.explanation.answer import looks_like_key
+    from rredcot_plugin.explanation.explain import looks_like_key
 
     if not Path(word).exists() and looks_like_key(word):
         raise typer.BadParameter(f"{word}: expected KEY=VALUE")
@@ -71,7 +71,7 @@ def _check_word(word: str) -> None:
 def _explain(script: Path | None, pairs: list[str]) -> Explanation:
     """The explanation; what is wrong goes to the stream for errors, with exit code 1."""
     from rredcot_plugin.dry_run.errors import RecipeError
-    from rredcot_plugin.explanation.answer import explain_options, explain_overrides, explain_script, needs_verl
+    from rredcot_plugin.explanation.explain import explain_options, explain_overrides, explain_script, needs_verl
 
     if script is None and not needs_verl(pairs):
         try:

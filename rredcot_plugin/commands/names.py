@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
@@ -16,7 +15,7 @@ from rich.text import Text
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.options import PROBE_BACKENDS
 from rredcot_plugin.presets import PRESETS
-from rredcot_plugin.registry import BASELINES, SEGMENTERS, SHAPERS, VALUE_ESTIMATORS, Registry
+from rredcot_plugin.registry import BASELINES, SEGMENTERS, SHAPERS, VALUE_ESTIMATORS, Registry, first_sentence
 from rredcot_plugin.segmenters import CutSegmenter
 
 ADVANTAGE_ESTIMATORS = ("rredcot", "rredcot_ppo", "red")
@@ -82,17 +81,6 @@ def options_of(factory: Callable[..., Any]) -> dict[str, Any]:
     """Keyword options of a factory with their defaults, in the order of its signature."""
     parameters = inspect.signature(factory).parameters.values()
     return {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
-
-
-def first_paragraph(factory: Callable[..., Any]) -> str:
-    """First paragraph of the docstring, in one line and with its Markdown; empty if there is none."""
-    paragraph = (inspect.getdoc(factory) or "").split("\n\n", 1)[0]
-    return " ".join(paragraph.split()).replace("``", "`")
-
-
-def first_sentence(factory: Callable[..., Any]) -> str:
-    """The first sentence of that, without Markdown."""
-    return re.split(r"(?<=[.?]) (?=[A-Z0-9])", first_paragraph(factory), maxsplit=1)[0].replace("`", "")
 
 
 def _written(options: Mapping[str, Any]) -> list[str]:

@@ -17,9 +17,8 @@ from rich.text import Text
 
 from rredcot_plugin.commands import score_options as opts
 from rredcot_plugin.commands.needs import require
-from rredcot_plugin.commands.pairs import read_pairs
 from rredcot_plugin.offline.out_file import SCORED
-from rredcot_plugin.written import read_value
+from rredcot_plugin.written import read_pairs, read_value
 
 if TYPE_CHECKING:
     from rredcot_plugin.config import RRedCoTConfig

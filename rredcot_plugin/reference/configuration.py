@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, fields
 from typing import Any
 
-from rredcot_plugin.commands.names import first_paragraph, options_of
+from rredcot_plugin.commands.names import options_of
 from rredcot_plugin.explanation.cost import READS
 from rredcot_plugin.options import Options
 from rredcot_plugin.presets import PRESET_SAYS, PRESETS
 from rredcot_plugin.reference.groups import default_of, written
-from rredcot_plugin.registry import BASELINES, SEGMENTERS, SHAPERS, VALUE_ESTIMATORS, Registry
+from rredcot_plugin.registry import BASELINES, SEGMENTERS, SHAPERS, VALUE_ESTIMATORS, Registry, first_paragraph
 from rredcot_plugin.renamed import KEYS
 from rredcot_plugin.segmenters import CutSegmenter
 from rredcot_plugin.values.base import NO_PROBES, CompositeEstimator

@@ -18,7 +18,8 @@ from rredcot_plugin.commands.app import app
 from rredcot_plugin.dry_run.configure import compose
 from rredcot_plugin.dry_run.errors import RecipeError
 from rredcot_plugin.dry_run.launch import Launch
-from rredcot_plugin.explanation.answer import Explanation, explain_options, explain_overrides, needs_verl
+from rredcot_plugin.explanation.answer import Explanation
+from rredcot_plugin.explanation.explain import explain_options, explain_overrides, needs_verl
 from rredcot_plugin.integrations.verl.settings import resolve_settings
 from rredcot_plugin.options import Options
 from rredcot_plugin.presets import PRESETS

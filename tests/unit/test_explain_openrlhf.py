@@ -9,7 +9,8 @@ import pytest
 
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.dry_run.errors import RecipeError
-from rredcot_plugin.explanation.answer import Explanation, explain_script
+from rredcot_plugin.explanation.answer import Explanation
+from rredcot_plugin.explanation.explain import explain_script
 from rredcot_plugin.integrations.openrlhf.settings import follow
 from tests.unit.recipe_scripts import RECIPES
 
