@@ -67,7 +67,7 @@ GROUPS: dict[str, dict[str, Entry]] = {
         ),
         "learning_lm_ranks_1": Entry("… with rewards on the lines that earned them", LANGUAGE_MODEL),
         "learning_lm_ranks_again": Entry(
-            "… two of them with other seeds and the last bits of other weights", LANGUAGE_MODEL
+            "… other seeds and the last bits of other weights, with MC-GRPO", LANGUAGE_MODEL
         ),
         "learning_lm_totals_4": Entry("… on another of its tasks, in groups of four", LANGUAGE_MODEL),
         "learning_lm_totals_1": Entry("… of 16 prompts × 1", LANGUAGE_MODEL),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from learn.curves import Curves, reach
+from learn.curves import Curves, accuracy_at, reach
 from learn.statistics import Interval, paired_difference
 from learn.summary import shown
 from shapes import GRPO, Found, Study, cell_of, family_table, finals, found_curves
@@ -20,6 +20,7 @@ SYSTEMS = {
     "rredcot": "at the end: the default",
     "lean": "at the end: one baseline per trace (`preset=lean`)",
     "reinforce_plus_plus": "at the end: REINFORCE++",
+    "mc_grpo": "at the end: MC-GRPO",
     "line_rewards": "on its lines: the default",
     "line_rewards_lam50": "on its lines: `lam_turn_rewards: 0.5`",
     "line_rewards_lam0": "on its lines: `lam_turn_rewards: 0`",
@@ -97,6 +98,20 @@ def beyond_one_baseline(parts: Sequence[Found]) -> Interval:
     return paired_difference(ours, theirs)
 
 
+def continuations(found: Found) -> str:
+    """What MC-GRPO's four continuations per boundary give on the language model, against the default of the same seeds: final
+    reward, tokens and seconds of a run, and the reward where it has used up the default's tokens or seconds."""
+    own, default = (found[ALONE, system]["ranks"] for system in ("mc_grpo", "rredcot"))
+    uses = [
+        f"{axis} {own.spent[axis][:, -1].mean() / default.spent[axis][:, -1].mean():.1f} times, reward for as many "
+        f"{accuracy_at(own, default, axis)['value']:.2f}"
+        for axis in ("tokens", "seconds")
+    ]
+    gap = shown(paired_difference(finals(own), finals(default)), 3)
+    ends = " and ".join(f"{curves.final('accuracy').mean():.2f}" for curves in (own, default))
+    return f"MC-GRPO and the default end at {ends}, minus it {gap}; {'; '.join(uses)}"
+
+
 def main() -> None:
     found = found_curves(STUDY)
     print(table(found), intervals(found), sep="\n\n")
@@ -104,6 +119,7 @@ def main() -> None:
         own = found_curves(study)
         print("", ends(study, own), *([intervals(own)] if study.bases else []), sep="\n")
     parts = [found_curves(study) for study in (LANGUAGE_MODEL, AGAIN)]
+    print(f"\n{continuations(parts[1])}")
     print(f"\nthe default beyond one baseline per trace, all seeds: {shown(beyond_one_baseline(parts), 3)}")
 
 

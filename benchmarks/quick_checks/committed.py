@@ -99,8 +99,8 @@ COMMANDS = {
         for group, systems in ((4, "grpo"), (1, "grpo rredcot line_rewards --system lean preset=lean"))
     },
     "learning_lm_ranks_again": "python benchmarks/learning.py --batch lm --matmul bfloat16 --families ranks --steps 50 "
-    "--eval-every 10 --prompts 16 --group 1 --systems rredcot --system lean preset=lean --rates 2e-5 --tuning-seeds "
-    "--seeds 5 6 7 --output benchmarks/results/learning_lm_ranks_again.json",
+    "--eval-every 10 --prompts 16 --group 1 --systems rredcot mc_grpo --system lean preset=lean "
+    "--rates 2e-5 --tuning-seeds --seeds 5 6 7 --output benchmarks/results/learning_lm_ranks_again.json",
     **{
         f"learning_lm_totals_{group}": f"python benchmarks/learning.py --batch lm --matmul bfloat16 --families totals --steps 50 "
         f"--eval-every 10 --prompts {16 // group} --group {group} --systems {systems} --rates 2e-5 --tuning-seeds "
