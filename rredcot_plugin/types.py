@@ -227,6 +227,10 @@ class Segments:
         starts.scatter_reduce_(0, row * self.max_segments + ids, column, reduce="amin")
         return starts.view(B, self.max_segments)
 
+    def at_starts(self, numbers: Tensor) -> Tensor:
+        """(B, S): the numbers (B, T) at the first token of each segment; 0 in the padding, also where no row has a token."""
+        return torch.nn.functional.pad(numbers, (0, 1)).gather(1, self.starts)
+
 
 def _runs(segment_ids: Int[Tensor, "B T"]) -> tuple[Int[Tensor, " M"], Int[Tensor, " M"], Int[Tensor, " M"]]:
     """Row, first column and id of every stretch of equal ids, the masked ones left out, in reading order."""

@@ -113,7 +113,7 @@ MUTANTS = (
     Mutant("a thought of an earlier turn", "text/dialogue.py", "_, _, said = text.rpartition(self.opening)", "said = text", ("unit/test_dialogue.py",)),
     Mutant("the span of rewards knows the own outcome", "values/calibration.py", "for known in (past, torch.cat([past, outcomes.double()])):", "for known in (outcomes.double(),):", ("unit/test_tabular_calibrated.py",)),
     Mutant("penalties are redistributed", "pipeline.py", "total if rollouts.penalties is None else torch.where(finite, rollouts.scores, 0.0)", "total", (ESTIMATORS,)),
-    Mutant("a boundary reads the value behind its token", "values/base.py", "(0, 1)).gather(1, segments.starts)", "(0, 2)).gather(1, segments.starts + 1)", (ESTIMATORS,)),
+    Mutant("a boundary reads the value behind its token", "types.py", "(0, 1)).gather(1, self.starts)", "(0, 2)).gather(1, self.starts + 1)", (ESTIMATORS,)),
     Mutant("other groups know the own reward as the worst one", "state_values.py", "dataclasses.replace(found, lowest=lowest)", "found", ("unit/test_own_reward.py",)),
     Mutant("other groups are probed by the own reward", "integrations/verl/runner.py", "self._needs_rows(), self.calibrator.lowest", "self._needs_rows(), None", ("contract/test_own_reward.py",)),
     Mutant("the own reward is the worst one", "values/proposals.py", "known = lowest_of_others(outcomes) if", "known = outcomes if", ("unit/test_tabular.py", ESTIMATORS)),

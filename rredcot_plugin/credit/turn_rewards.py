@@ -162,7 +162,7 @@ def _places(
     B, S = segments.exists.shape
     begins = response_mask.clone()
     begins[:, 1:] &= ~response_mask[:, :-1]
-    turn = begins.cumsum(1).gather(1, segments.starts.clamp(max=response_mask.shape[1] - 1)) - 1
+    turn = segments.at_starts(begins.cumsum(1)) - 1
     number = torch.arange(S, device=turn.device).expand(B, S)
     opens = torch.ones_like(turn, dtype=torch.bool)
     opens[:, 1:] = turn[:, 1:] != turn[:, :-1]

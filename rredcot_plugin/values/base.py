@@ -199,11 +199,6 @@ def latest_number(numbers: Float[Tensor, "B N"], there: Bool[Tensor, "B N"]) -> 
     return torch.where(found, numbers.gather(1, latest.clamp(min=0)), 0.0), found
 
 
-def at_starts(numbers: Tensor, segments: Segments) -> Tensor:
-    """(B, S): the numbers (B, T) at the first token of each segment; 0 in the padding, also where no row has a token."""
-    return torch.nn.functional.pad(numbers, (0, 1)).gather(1, segments.starts)
-
-
 def scores_at_states(name: str, rollouts: Rollouts, segments: Segments) -> Estimate:
     """``token_scores[name]`` at the first token of each segment: the number about the state before it.
 
@@ -213,7 +208,7 @@ def scores_at_states(name: str, rollouts: Rollouts, segments: Segments) -> Estim
     scores = (rollouts.token_scores or {}).get(name)
     if scores is None:
         return nothing_known(segments)
-    at = at_starts(scores.float(), segments)
+    at = segments.at_starts(scores.float())
     finite = torch.isfinite(at) & segments.exists
     values, found = latest_number(at, finite)
     return Estimate(torch.where(segments.exists, values, 0.0), finite.any(dim=1), found & segments.exists)

@@ -12,7 +12,7 @@ import torch
 from rredcot_plugin.groups import group_stats
 from rredcot_plugin.registry import register_value_estimator
 from rredcot_plugin.types import Rollouts, Segments
-from rredcot_plugin.values.base import NO_PROBES, Estimate, Probed, at_starts, latest_number, nothing_known
+from rredcot_plugin.values.base import NO_PROBES, Estimate, Probed, latest_number, nothing_known
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -98,9 +98,9 @@ class EnvironmentEstimator:
             return nothing_known(segments)
         given = torch.isfinite(scores) & rollouts.response_mask
         latest, found = latest_number(scores.float(), given)
-        told = at_starts(found, segments)
+        told = segments.at_starts(found)
         finite = torch.isfinite(rollouts.outcomes)
         prior = group_stats(rollouts.scores, rollouts.group_ids, finite).others_mean
-        values = torch.where(told, at_starts(latest, segments), prior[:, None])
+        values = torch.where(told, segments.at_starts(latest), prior[:, None])
         known = given.any(dim=1)
         return Estimate(torch.where(segments.exists & known[:, None], values, 0.0), known, told)

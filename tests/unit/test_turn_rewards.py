@@ -284,3 +284,10 @@ def test_what_is_expected_as_a_slow_reference_finds_it(seed: int) -> None:
     moved = rr.Segments(segments.segment_ids[order], segments.num_segments[order])
     again = expected_of_others(paid[order], moved, rollouts.response_mask[order], group[order], valid=valid[order])
     assert torch.allclose(again, found[order], atol=1e-6)
+
+
+def test_rollouts_without_any_column_expect_nothing() -> None:
+    nothing = rr.Segments(torch.zeros(2, 0, dtype=torch.int64), torch.zeros(2, dtype=torch.int64))
+    mask, valid = torch.zeros(2, 0, dtype=torch.bool), torch.ones(2, dtype=torch.bool)
+    found = expected_of_others(torch.zeros(2, 1), nothing, mask, torch.tensor([0, 1]), valid=valid)
+    assert found.tolist() == [[0.0], [0.0]]
