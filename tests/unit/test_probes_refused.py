@@ -8,12 +8,14 @@ import sys
 import pytest
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, BloomConfig, FalconConfig, PretrainedConfig, PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from rredcot_plugin.probes import (
     UnsupportedModelError,
+    attention_attribution,
     capture_trunk,
+    gradient_attribution,
     probe_log_probs,
 )
 from tests.unit.probe_models import VOCAB_SIZE, tiny_model
@@ -118,6 +120,21 @@ def test_angles_that_depend_on_the_length_of_the_trunk_are_refused() -> None:
     found = probe_log_probs(model, TRACE, [3, 30], PROBES, "batched")
     alone = [probe_log_probs(model, TRACE[:end], [end], PROBES, "batched") for end in (3, 30)]
     assert torch.allclose(found, torch.cat(alone), atol=1e-5)
+
+
+SIZES = {"vocab_size": VOCAB_SIZE, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+
+
+@pytest.mark.parametrize("config", [BloomConfig(**SIZES), FalconConfig(**SIZES, alibi=True)])
+def test_position_biases_are_refused_before_the_model_trips_over_the_mask(config: PretrainedConfig) -> None:
+    model, row = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval(), torch.tensor(TRACE)
+    for backend in ("cached", "packed"):
+        with pytest.raises(UnsupportedModelError, match=r'ALiBi.*backend="batched"'):
+            probe_log_probs(model, TRACE, [3], PROBES, backend)
+    for attribution in (gradient_attribution, attention_attribution):
+        with pytest.raises(UnsupportedModelError, match="ALiBi"):
+            attribution(model, [row], [10])
+    assert probe_log_probs(model, TRACE, [3], PROBES, "batched").isfinite().all()
 
 
 def test_two_trunk_forwards_in_one_capture_are_refused() -> None:
