@@ -38,7 +38,7 @@ class AttentionCall:
 
 def count_attention_layers(model: nn.Module) -> int:
     """Number of layers; UnsupportedModelError when one is neither full nor sliding-window attention, or where positions are
-    biases of the attention (ALiBi) that the model makes of a mask of two dimensions."""
+    biases of the attention (ALiBi), which the model builds from a mask of two dimensions."""
     config = _text_config(model)
     if config.model_type == "bloom" or getattr(config, "alibi", False):
         raise UnsupportedModelError("the model's attention has position biases (ALiBi), which probes cannot fork.")

@@ -99,8 +99,8 @@ def capture_attention(
 def attention_attribution(model: nn.Module, rows: Sequence[Tensor], answer_starts: Sequence[int]) -> list[Tensor]:
     """`capture_attention` around a forward of its own: per row (T_i,) float32.
 
-    Calls `model` exactly once, on all rows packed into one sequence. Arguments, errors and what rows have in common
-    as in `gradient_attribution`.
+    Calls `model` exactly once, on all rows packed into one sequence. Arguments, errors and rotary angles that
+    depend on the length are as in `gradient_attribution`.
     """
     check_starts([row.numel() for row in rows], answer_starts)
     spans = row_spans_of([row.numel() for row in rows])

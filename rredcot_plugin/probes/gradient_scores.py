@@ -31,8 +31,9 @@ def gradient_attribution(
     attribution baselines of RREDCoT (arXiv 2606.06475).
 
     Calls `model` exactly once, on all rows packed into one sequence, with one backward, also when no row has an
-    answer, so that the ranks of a sharded model stay in step. Rows do not see each other, but where rotary angles depend
-    on the longest row (rope_type dynamic or longrope), all have those, as in any batch. No gradient of a parameter is computed, and those that exist stay as they are. Runs in eval mode, whatever the mode was, and
+    answer, so that the ranks of a sharded model stay in step. Rows do not see each other. Where rotary angles depend on the
+    length (rope_type dynamic or longrope), all rows have those of the longest, as in any batch. No gradient of a
+    parameter is computed, and those that exist stay as they are. Runs in eval mode, whatever the mode was, and
     under the caller's autocast. Memory: the activations of a training step of these rows (checkpointed layers
     where the model has that switched on), and twice the answer's logits (answer tokens, V) in the model's dtype.
 
