@@ -69,6 +69,8 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "learning_lm_ranks_again": Entry(
             "… other seeds and the last bits of other weights, with MC-GRPO", LANGUAGE_MODEL
         ),
+        "learning_lm_ranks_faster_4": Entry("… at twice the rate, in groups of four", LANGUAGE_MODEL),
+        "learning_lm_ranks_faster_1": Entry("… of 16 prompts × 1", LANGUAGE_MODEL),
         "learning_lm_totals_4": Entry("… on another of its tasks, in groups of four", LANGUAGE_MODEL),
         "learning_lm_totals_1": Entry("… of 16 prompts × 1", LANGUAGE_MODEL),
         "learning_low_floor": Entry("the same with baselines of a low floor, at one rate", LEARNING),

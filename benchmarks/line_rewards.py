@@ -38,6 +38,10 @@ LANGUAGE_MODEL = Study(
 )
 AGAIN = Study(("ranks",), {ALONE: "learning_lm_ranks_again"}, (), SYSTEMS)
 """Other seeds, on the language model as another processor warms it up: the last bits of its weights differ."""
+FASTER = Study(
+    ("ranks",), {GROUPS: "learning_lm_ranks_faster_4", ALONE: "learning_lm_ranks_faster_1"}, (), SYSTEMS
+)
+"""The first of those seeds at twice the rate."""
 
 
 def table(found: Found) -> str:
@@ -120,6 +124,9 @@ def main() -> None:
         print("", ends(study, own), *([intervals(own)] if study.bases else []), sep="\n")
     parts = [found_curves(study) for study in (LANGUAGE_MODEL, AGAIN)]
     print(f"\n{continuations(parts[1])}")
+    for (shape, system), own in found_curves(FASTER).items():
+        last = own["ranks"].final("accuracy").tolist()
+        print(f"at twice the rate {shape} {system}: {', '.join(f'{reward:.2f}' for reward in last)}")
     print(f"\nthe default beyond one baseline per trace, all seeds: {shown(beyond_one_baseline(parts), 3)}")
 
 

@@ -102,6 +102,12 @@ COMMANDS = {
     "--eval-every 10 --prompts 16 --group 1 --systems rredcot mc_grpo --system lean preset=lean "
     "--rates 2e-5 --tuning-seeds --seeds 5 6 7 --output benchmarks/results/learning_lm_ranks_again.json",
     **{
+        f"learning_lm_ranks_faster_{group}": "python benchmarks/learning.py --batch lm --matmul bfloat16 --families ranks "
+        f"--steps 50 --eval-every 10 --prompts {16 // group} --group {group} --systems {systems} --rates 4e-5 --tuning-seeds "
+        f"--seeds 5 --output benchmarks/results/learning_lm_ranks_faster_{group}.json"
+        for group, systems in ((4, "grpo"), (1, "grpo rredcot --system lean preset=lean"))
+    },
+    **{
         f"learning_lm_totals_{group}": f"python benchmarks/learning.py --batch lm --matmul bfloat16 --families totals --steps 50 "
         f"--eval-every 10 --prompts {16 // group} --group {group} --systems {systems} --rates 2e-5 --tuning-seeds "
         f"--seeds 0 1 2 3 4 --output benchmarks/results/learning_lm_totals_{group}.json"
