@@ -45,6 +45,9 @@ def compose(launch: Launch) -> Any:
             OmegaConf.resolve(config)
         except (HydraException, OmegaConfBaseException) as error:
             raise RecipeError(f"configuration: {_with_nearest(one_line(str(error)), name)}") from error
+        except ValueError as error:  # Hydra does not say which
+            groups = [word for word in launch.overrides if "." not in word.partition("=")[0]]
+            raise RecipeError(f"configuration: {', '.join(groups)}: {one_line(str(error))}") from error
     return config
 
 
@@ -91,8 +94,12 @@ def check_with_verl(config: Any, environment: Mapping[str, str]) -> list[str]:
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import omega_conf_to_dataclass, validate_config
 
-    from rredcot_plugin.integrations.verl.start import check_counts
+    from rredcot_plugin.integrations.verl.start import check_counts, check_sections
 
+    try:
+        check_sections(config)
+    except ValueError as error:
+        raise RecipeError(f"configuration: {error}") from error
     notes, rollout = [], config.actor_rollout_ref.rollout
     # select: a name that is missing is for the validation to say
     if OmegaConf.select(rollout, "name") == "vllm" and find_spec("vllm") is None:

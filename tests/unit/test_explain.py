@@ -197,6 +197,19 @@ def test_a_mistake_beside_overrides_of_verl_is_the_same_as_alone() -> None:
         explain_overrides(["segmentor=newline", "actor_rollout_ref.rollout.n=8"])
 
 
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("trainer.v1=null", "trainer.v1=null: expected a section of keys"),
+        ("actor_rollout_ref.rollout.multi_turn=5", "multi_turn=5: expected a section of keys"),
+        ("critic=null", "critic=null: Config group override must be"),
+    ],
+)
+def test_a_section_without_keys_is_named(override: str, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        explain_overrides([override])
+
+
 @pytest.mark.parametrize("key", ["preset", "value_kwargs.max_proposals"])
 def test_a_missing_plus_is_told(key: str) -> None:
     with pytest.raises(RecipeError, match=r"only the \+ is missing"):

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from rredcot_plugin.biases import biases_of
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.integrations.advice import entropies_later, few_segments, no_siblings, without_log_probs
@@ -66,8 +68,8 @@ def _of_bias(config: Any, settings: RRedCoTConfig) -> Iterator[str]:
 
 def _of_weights(config: Any, settings: RRedCoTConfig) -> Iterator[str]:
     """Probes under other weights than ``old_log_probs``; with any other setting both run under the same."""
-    v1 = config.trainer.v1
-    mode, sync_step = v1.trainer_mode, v1.get(v1.trainer_mode, {}).get("parameter_sync_step", 1)
+    mode = config.trainer.v1.trainer_mode
+    sync_step = OmegaConf.select(config, f"trainer.v1.{mode}.parameter_sync_step") or 1
     if not bypasses(config) or not config.trainer.use_v1 or mode == "sync":
         return
     if not proposal_limits(settings.build_value_estimator()):

@@ -23,6 +23,23 @@ from rredcot_plugin.integrations.verl.settings import (
 )
 from rredcot_plugin.values.base import proposal_limits, scores_read
 
+SECTIONS = (
+    "data",
+    "algorithm",
+    "critic",
+    "trainer",
+    "trainer.v1",
+    "reward",
+    "reward.reward_model",
+    "actor_rollout_ref",
+    "actor_rollout_ref.model",
+    "actor_rollout_ref.actor",
+    "actor_rollout_ref.rollout",
+    "actor_rollout_ref.rollout.agent",
+    "actor_rollout_ref.rollout.multi_turn",
+)
+"""Sections of verl's that verl and ours read without asking whether they are there."""
+
 COUNTS = {
     "actor_rollout_ref.rollout.n": 1,
     "data.train_batch_size": 0,  # of asynchronous runs, which have none
@@ -45,6 +62,7 @@ def check_run(config: Any) -> Resolved | None:
     if not is_ours(config):
         return None
     check_keys(config)
+    check_sections(config)
     check_counts(config)
     check_trainer(config)
     resolved = resolve_settings(config)
@@ -54,6 +72,21 @@ def check_run(config: Any) -> Resolved | None:
     check_estimator(config, resolved.config)
     check_router_replay(config, resolved)
     return dataclasses.replace(resolved, choices=resolved.choices | chosen)
+
+
+def check_sections(config: Any) -> None:
+    """Sections of keys must not be replaced by something else, such as ``trainer.v1=null``.
+
+    Raises:
+        ValueError: one that is missing, or no mapping.
+    """
+    for key in SECTIONS:
+        value = OmegaConf.select(config, key)
+        if not OmegaConf.is_dict(value):
+            raise ValueError(
+                f"{key}={'null' if value is None else value}: expected a section of keys, as verl's configuration has it; "
+                "leave the override out"
+            )
 
 
 def check_counts(config: Any) -> None:
