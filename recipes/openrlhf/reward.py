@@ -50,7 +50,17 @@ def reward_func(queries: Sequence[str], prompts: Sequence[str], labels: Sequence
     for query, prompt, label in zip(queries, prompts, labels, strict=True):
         if not isinstance(label, Mapping) or "ground_truth" not in label:
             raise ValueError(f"--data.label_key: expected a mapping with 'ground_truth', got {str(label)[:200]!r}")
-        response = _END.sub("", query.removeprefix(prompt))
+        response = _END.sub("", _response(query, prompt))
         scores.append(float(compute_score("", response, label["ground_truth"])["score"]))
     found = torch.tensor(scores)
     return {"rewards": found, "scores": found, "extra_logs": {"acc": found}}
+
+
+def _response(query: str, prompt: str) -> str:
+    """What follows the prompt in a query; OpenRLHF cuts a prompt that is too long from the left in the query alone."""
+    cut = query.lstrip("\ufffd")  # a cut within a character
+    for text in (query, cut):
+        for start in (i for i, character in enumerate(prompt) if character == text[:1]):
+            if text.startswith(prompt[start:]):
+                return text[len(prompt) - start :]
+    return query

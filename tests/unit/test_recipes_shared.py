@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections import Counter
 from itertools import pairwise
@@ -185,3 +186,24 @@ def test_the_table_of_the_page_has_every_script_with_its_lengths(argv_of: Argv, 
             given = dict(item.split("=", 1) for item in argv_of(scripts[name]))
             prompt, response = given["data.max_prompt_length"], given["data.max_response_length"]
         assert lengths == f"{prompt} + {response}", name
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "<|user|>Say \\boxed{4}, café.<|assistant|>",
+        "\\boxed{4}, café.<|assistant|>",  # cut from the left, as OpenRLHF does with a prompt that is too long
+        "\ufffd.<|assistant|>",  # within a character
+    ],
+)
+def test_the_prompt_is_no_part_of_an_openrlhf_response(query: str) -> None:
+    path = RECIPES / "openrlhf/reward.py"
+    spec = importlib.util.spec_from_file_location("openrlhf_reward", path)
+    assert spec is not None and spec.loader is not None
+    reward = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(reward)
+    prompt = "<|user|>Say \\boxed{4}, café.<|assistant|>"
+    label = {"ground_truth": "4"}
+    replies = ["I cannot.<|im_end|>", "It is \\boxed{4}.<|im_end|>"]
+    scores = [reward.reward_func([query + reply], [prompt], [label])["scores"].item() for reply in replies]
+    assert scores == [0.0, 1.0]
