@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import subprocess
 import sys
@@ -17,6 +19,13 @@ from rredcot_plugin.dry_run.errors import RecipeError
 
 ROWS = 32
 """Rows of a file that are looked at and trained on."""
+
+REWARD = "reward_model"
+"""The column in which verl looks for the ground truth."""
+
+JSON = (".json", ".jsonl")
+SUFFIXES = (".parquet", *JSON)
+"""Files that verl reads, and OpenRLHF among others."""
 
 SAMPLE, PREPARE = "sample.jsonl", "prepare_data.py"
 SAMPLE_HELD_OUT = 4
@@ -37,16 +46,21 @@ class Data:
 
 
 def gather(
-    config: Any, script: Path, scratch: Path, environment: Mapping[str, str], sample_folder: Path | None = None
+    config: Any,
+    script: Path,
+    scratch: Path,
+    environment: Mapping[str, str],
+    sample_folder: Path | None = None,
+    columns: Sequence[str] | None = None,
 ) -> Data:
-    """The first rows of ``data.train_files`` and ``data.val_files``, checked for the columns that verl reads.
+    """The first rows of ``data.train_files`` and ``data.val_files``, checked for ``columns``, by default those that verl reads.
 
     Where no training file is here, the recipe's ``prepare_data.py`` is run on the ``sample.jsonl`` beside the script, or in
     ``sample_folder``.
 
     Raises:
-        RecipeError: files that are not there and no sample either, a sample that cannot be prepared, a file that is
-            no parquet, a missing column.
+        RecipeError: files that are not there and no sample either, a sample that cannot be prepared, a file that
+            cannot be read, a missing column.
     """
     train, val = _paths(config.data.train_files), _paths(config.data.val_files)
     if not any(path.exists() for path in train):
@@ -60,7 +74,8 @@ def gather(
         train, val = _prepare_sample(folder, scratch, environment)
     else:
         note = ", ".join(path.name for path in train)
-    rows, held_out = _first_rows("train_files", train, config), _first_rows("val_files", val, config)
+    wanted = (config.data.prompt_key, config.data.reward_fn_key, REWARD) if columns is None else columns
+    rows, held_out = _first_rows("train_files", train, wanted), _first_rows("val_files", val, wanted)
     return Data(rows, held_out, f"{rows.num_rows} rows of {note}")
 
 
@@ -84,36 +99,58 @@ def _prepare_sample(folder: Path, scratch: Path, environment: Mapping[str, str])
     return [out / "train.parquet"], [out / "val.parquet"]
 
 
-def _first_rows(key: str, paths: Sequence[Path], config: Any) -> pa.Table:
+def _first_rows(key: str, paths: Sequence[Path], wanted: Sequence[str]) -> pa.Table:
     """Rows of the first file, after a look at the columns of all."""
+    tables = []
     for path in paths:
         if not path.exists():
             raise RecipeError(f"data.{key}={path}: no such file")
-        _check_columns(key, path, config)
-    batches = pq.ParquetFile(paths[0]).iter_batches(batch_size=ROWS)
-    first = next(batches, None)
-    if first is None:
+        tables.append(_read(key, path))
+        _check_columns(key, path, tables[-1].schema, wanted)
+    if not tables[0].num_rows:
         raise RecipeError(f"data.{key}={paths[0]}: expected rows, got an empty file")
-    return pa.Table.from_batches([first])
+    return tables[0]
 
 
-def _check_columns(key: str, path: Path, config: Any) -> None:
+def _read(key: str, path: Path) -> pa.Table:
+    """The first rows."""
+    if path.suffix not in SUFFIXES:
+        raise RecipeError(f"data.{key}={path}: expected a file whose name ends in {', '.join(SUFFIXES)}")
     try:
-        schema = pq.read_schema(path)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise RecipeError(f"data.{key}={path}: no parquet file: {error}") from error
-    wanted = [config.data.prompt_key, config.data.reward_fn_key, "reward_model"]
+        if path.suffix in JSON:
+            return _read_json(path)
+        file = pq.ParquetFile(path)
+        return pa.Table.from_batches(itertools.islice(file.iter_batches(ROWS), 1), file.schema_arrow)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        kind = "JSON" if path.suffix in JSON else "parquet"
+        raise RecipeError(f"data.{key}={path}: no {kind} file: {error}") from error
+
+
+def _read_json(path: Path) -> pa.Table:
+    """One row per line, or a list of them."""
+    with path.open(encoding="utf-8") as file:
+        is_list = file.read(ROWS).lstrip().startswith("[")
+        file.seek(0)
+        lines = (line for line in file if line.strip())
+        rows = json.load(file)[:ROWS] if is_list else [json.loads(line) for line in itertools.islice(lines, ROWS)]
+    if not all(isinstance(row, dict) for row in rows):
+        raise ValueError("expected one mapping per row")
+    found = pa.array(rows) if rows else pa.array([], pa.struct([]))
+    return pa.Table.from_batches([pa.RecordBatch.from_struct_array(found)])
+
+
+def _check_columns(key: str, path: Path, schema: pa.Schema, wanted: Sequence[str]) -> None:
     missing = [name for name in wanted if name not in schema.names]
     if missing:
         raise RecipeError(
             f"data.{key}={path}: missing {_quoted(missing)}; found {_quoted(schema.names)} (verl needs {_quoted(wanted)})"
         )
-    reward_model = schema.field("reward_model").type
+    if REWARD not in wanted:
+        return
+    reward_model = schema.field(REWARD).type
     parts = [field.name for field in reward_model] if pa.types.is_struct(reward_model) else []
     if "ground_truth" not in parts:
-        raise RecipeError(
-            f"data.{key}={path}: column 'reward_model' has no 'ground_truth'; found {_quoted(parts)}"
-        )
+        raise RecipeError(f"data.{key}={path}: column {REWARD!r} has no 'ground_truth'; found {_quoted(parts)}")
 
 
 def _quoted(names: Sequence[str]) -> str:

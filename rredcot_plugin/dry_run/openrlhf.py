@@ -20,11 +20,11 @@ import torch
 
 from rredcot_plugin.adapter.process_rewards import FIELD
 from rredcot_plugin.dry_run.architecture import Architecture, find_architecture
-from rredcot_plugin.dry_run.data import SAMPLE, Data, gather
+from rredcot_plugin.dry_run.data import SAMPLE, SUFFIXES, Data, gather
 from rredcot_plugin.dry_run.errors import RecipeError
 from rredcot_plugin.dry_run.findings import Finding
 from rredcot_plugin.dry_run.launch import Launch
-from rredcot_plugin.dry_run.openrlhf_training import train
+from rredcot_plugin.dry_run.openrlhf_training import prompt_of, train
 from rredcot_plugin.dry_run.outcome import algorithm_line
 from rredcot_plugin.dry_run.reward import RewardTrial, Score, check_told, tried
 from rredcot_plugin.dry_run.trial import trial_of
@@ -37,7 +37,8 @@ FLAG_SECONDS = 300
 KEYS = {
     "data.train_files=": "--data.prompt_dataset ",
     "data.val_files=": "--data.prompt_dataset ",
-    "(verl needs": "(a dry run needs",
+    "(verl needs": "(--data.input_key names",
+    "(DATA_DIR, TRAIN_FILES)": f"(a file here whose name ends in {', '.join(SUFFIXES)})",
     "actor_rollout_ref.model.path=": "--actor.model_name_or_path ",
     "set one with actor_rollout_ref.model.custom_chat_template": "save one with the tokenizer",
 }
@@ -83,7 +84,8 @@ class OpenRLHFRehearsal:
         yield from self._needs(args, architecture)
         if self.steps > 0:
             limits = (args.rollout.max_new_tokens or args.data.max_len, self.steps)
-            plan = trial_of(architecture, found, trial, args.data.input_key, limits, self.folder)
+            prompts = [prompt_of(row, args.data) for row in found.rows]
+            plan = trial_of(architecture, found, trial, prompts, limits, self.folder)
             outcome = train(args, self.launch, plan, self.folder / "training", show)
             yield from outcome.findings(
                 "OpenRLHF",
@@ -95,13 +97,11 @@ class OpenRLHFRehearsal:
 
     def _data(self, args: Any) -> Data:
         files = [name.strip() for name in _given(args.data.prompt_dataset, "--data.prompt_dataset").split(",")]
-        view = SimpleNamespace(
-            data=SimpleNamespace(
-                train_files=files, val_files=files, prompt_key=args.data.input_key, reward_fn_key="data_source"
-            )
-        )
+        view = SimpleNamespace(data=SimpleNamespace(train_files=files, val_files=files))
+        columns = (args.data.input_key,)  # the reward says what it misses of the label
+        sample = self._sample_folder(args)
         with _named_here():
-            return gather(view, self.script, self.folder, self.launch.environment, self._sample_folder(args))
+            return gather(view, self.script, self.folder, self.launch.environment, sample, columns)
 
     def _sample_folder(self, args: Any) -> Path | None:
         """Where the sample of the recipe's task lies: beside the folder of the script, or of the reward."""

@@ -39,6 +39,22 @@ ELSEWHERE = ("--eval.", "--logger.", "--ckpt.", "--use_ms", "--data.prompt_")
 left."""
 
 
+def prompt_of(row: Mapping[str, Any], data: Any) -> Any:
+    """A row's prompt as OpenRLHF reads it: messages where its chat template is asked for, else text.
+
+    Raises:
+        RecipeError: messages without a chat template.
+    """
+    given = row[data.input_key]
+    if data.apply_chat_template:
+        return [{"role": "user", "content": given}] if isinstance(given, str) else given
+    if not isinstance(given, str):
+        raise RecipeError(
+            f"--data.input_key {data.input_key}: expected text, got {str(given)[:80]}; give --data.apply_chat_template with messages"
+        )
+    return data.input_template.format(given) if data.input_template else given
+
+
 def train(args: Any, launch: Launch, trial: Trial, folder: Path, show: Show) -> Outcome:
     """Run ``trial.steps`` steps; log and flags stay in ``folder``.
 

@@ -89,7 +89,8 @@ class Rehearsal:
         yield from self._needs(config, settings, architecture, found.rows, trial.best)
         if self.steps > 0:
             limits = (config.data.max_response_length, self.steps)
-            plan = trial_of(architecture, found, trial, config.data.prompt_key, limits, self.folder, tools)
+            prompts = [row[config.data.prompt_key] for row in found.rows]
+            plan = trial_of(architecture, found, trial, prompts, limits, self.folder, tools)
             outcome = train(config, launch, plan, self.folder / "training", show)
             replaced = f"{len(outcome.replaced)} of {len(launch.overrides)} overrides"
             yield from outcome.findings(

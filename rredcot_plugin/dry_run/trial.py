@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from rredcot_plugin.dry_run.data import Data, write
 from rredcot_plugin.dry_run.errors import RecipeError
 from rredcot_plugin.dry_run.reward import RewardTrial
 from rredcot_plugin.dry_run.tools import Tools
-from rredcot_plugin.dry_run.warm_start import practise
+from rredcot_plugin.dry_run.warm_start import practise, prompt_ids
 
 PROMPTS, MOST_ROLLOUTS = 4, 4
 MICRO_BATCH = 8
@@ -39,26 +40,26 @@ def trial_of(
     architecture: Architecture,
     found: Data,
     reward: RewardTrial,
-    prompt_key: str,
+    prompts: Sequence[Any],
     limits: tuple[int, int],
     folder: Path,
     tools: Tools | None = None,
 ) -> Trial:
-    """Write model and data below ``folder``; ``limits``: the recipe's longest response, and steps.
+    """Write model and data below ``folder``; ``prompts``: messages or text of each row; ``limits``: the recipe's longest
+    response, and steps.
 
     Raises:
         RecipeError: too few prompts that are short enough.
     """
-    model, rows, tokenizer = folder / "tiny_model", found.rows, architecture.tokenizer
+    model, tokenizer = folder / "tiny_model", architecture.tokenizer
     solutions = [text or "" for text in reward.best]
     write_tiny(architecture, model)
-    prompts = [row[prompt_key] for row in rows]
     schemas, call = (list(tools.schemas), tools.call) if tools else (None, None)
-    lengths = [_length(tokenizer, prompt, schemas) for prompt in prompts]
+    lengths = [len(prompt_ids(tokenizer, prompt, schemas)) for prompt in prompts]
     short = [i for i, length in enumerate(lengths) if length <= MOST_PROMPT_TOKENS]
     if len(short) < PROMPTS:
         raise RecipeError(
-            f"data: {len(short)} of {len(rows)} prompts have at most {MOST_PROMPT_TOKENS} tokens; a dry run needs "
+            f"data: {len(short)} of {len(prompts)} prompts have at most {MOST_PROMPT_TOKENS} tokens; a dry run needs "
             f"{PROMPTS}"
         )
     pairs = [(prompts[i], solutions[i]) for i in short if solutions[i]]
@@ -77,8 +78,3 @@ def trial_of(
         response_length=min(MOST_RESPONSE_TOKENS, max(responses) + 16, longest),
         steps=steps,
     )
-
-
-def _length(tokenizer: Any, messages: Any, tools: Any) -> int:
-    text = tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=True, tokenize=False)
-    return len(tokenizer.encode(text, add_special_tokens=False))

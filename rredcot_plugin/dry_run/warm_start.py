@@ -23,7 +23,7 @@ GOOD_ENOUGH = 0.01
 
 
 def practise(folder: Path, tokenizer: Any, pairs: Sequence[tuple[Any, str]], tools: Any = None) -> float:
-    """Train the model in ``folder`` on (messages, response) pairs, and save it there; the last loss.
+    """Train the model in ``folder`` on (prompt, response) pairs, and save it there; the last loss.
 
     Ends at ``GOOD_ENOUGH`` or after ``MOST_STEPS``. Pairs of more than ``MOST_TOKENS`` tokens are left out; without any,
     nothing is done and the loss is infinite. ``tools``: schemas that stand in every prompt.
@@ -51,10 +51,16 @@ def practise(folder: Path, tokenizer: Any, pairs: Sequence[tuple[Any, str]], too
     return loss
 
 
+def prompt_ids(tokenizer: Any, prompt: Any, tools: Any) -> list[int]:
+    """Token ids of a prompt: messages, which the chat template puts into words, or text as it is."""
+    if not isinstance(prompt, str):
+        prompt = tokenizer.apply_chat_template(prompt, tools=tools, add_generation_prompt=True, tokenize=False)
+    return list(tokenizer.encode(prompt, add_special_tokens=False))
+
+
 def _encode(tokenizer: Any, messages: Any, response: str, tools: Any) -> tuple[list[int], int]:
     """Token ids of prompt and response, end of turn included, and the length of the prompt."""
-    prompt = tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=True, tokenize=False)
-    ids = tokenizer.encode(prompt, add_special_tokens=False)
+    ids = prompt_ids(tokenizer, messages, tools)
     answer = tokenizer.encode(response, add_special_tokens=False)
     return [*ids, *answer, tokenizer.eos_token_id], len(ids)
 

@@ -190,3 +190,17 @@ def test_of_mixed_data_one_file_is_left_with_its_only_split() -> None:
     """OpenRLHF wants a probability for each file, and the split that the flag names."""
     flags = [["--data.prompt_probs", "0.5,0.5"], ["--data.prompt_split", "test"], ["--data.input_key", "prompt"]]
     assert _kept([*flags, ["--data.prompt_dataset", "a,b"]], {"--data.prompt_dataset": ["c"]}) == flags[2:]
+
+
+def test_data_of_ones_own_have_the_columns_that_the_flags_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rows = '{"q": "1 + 1 = ?", "a": {"ground_truth": "2"}}\n' * 8
+    (tmp_path / "train.jsonl").write_text(rows, encoding="utf-8")
+    words = ["--data.prompt_dataset=train.jsonl", "--data.label_key=a"]
+    done = dry_run(monkeypatch, tmp_path, *words, "--data.input_key=q")
+    assert done.exit_code == 0, done.output
+    assert "8 rows of train.jsonl" in done.output
+    done = dry_run(monkeypatch, tmp_path, *words)
+    assert done.exit_code == 1
+    assert "train.jsonl: missing 'prompt'; found 'q', 'a' (--data.input_key names 'prompt')" in done.output
