@@ -85,10 +85,12 @@ def find_launch(
 def _check_reached(script: Path, overrides: Sequence[str], arguments: Sequence[str], trainer: str) -> None:
     """A script without "$@" drops its arguments in silence, and one that goes on after it may set a key again: what it is
     then checked for is not what was asked."""
-    bare = [argument.lstrip("+") for argument in arguments]  # a script may add the + of a new key itself
+    bare = _bare(arguments)  # a script may add the + of a new key itself
     pairs = [f"{flag}={value}" for flag, value in itertools.pairwise(bare)]  # or write a flag as two words
     reached = {*bare, *pairs}
-    missing = [f"-O {override}" for override in overrides if override.lstrip("+") not in reached]
+    missing = [
+        f"-O {override}" for override, word in zip(overrides, _bare(overrides), strict=True) if word not in reached
+    ]
     if missing:
         raise RecipeError(
             f'{script}: {", ".join(missing)} did not reach {trainer}: end the script\'s command with "$@", or write the '
@@ -101,10 +103,14 @@ def _check_reached(script: Path, overrides: Sequence[str], arguments: Sequence[s
         raise RecipeError(f'{script}: sets {", ".join(lost)} again after its arguments: end the command with "$@"')
 
 
+def _bare(arguments: Sequence[str]) -> list[str]:
+    """Without Hydra's + in front, which is no part of a key."""
+    return [argument.lstrip("+") for argument in arguments]
+
+
 def _last_values(arguments: Sequence[str]) -> dict[str, str]:
     """The value that each key has in the end; a flag's may be the next word."""
-    words = [argument.lstrip("+") for argument in arguments]
-    found = {}
+    words, found = _bare(arguments), {}
     for word, following in itertools.zip_longest(words, words[1:], fillvalue=""):
         key, equals, value = word.partition("=")
         found[key] = value if equals else following
