@@ -74,7 +74,7 @@ def _feed_forward(config: Any) -> int:
     """Width of the feed-forward part that a token passes through, in the widest layer; of experts all that are active, whose
     width is ``intermediate_size`` where it has no key of its own."""
     active = _first(config, ACTIVE)
-    if active and (_first(config, EXPERTS) or 1) > 1:
+    if active and (_experts(config) or 1) > 1:
         return active * (getattr(config, "moe_intermediate_size", None) or config.intermediate_size)
     width = config.intermediate_size
     return max(width) if isinstance(width, list) else int(width)
@@ -84,6 +84,11 @@ def _first(config: Any, names: tuple[str, ...]) -> int | None:
     """The first of these that a configuration has; 0 counts."""
     found = (getattr(config, name, None) for name in names)
     return next((value for value in found if value is not None), None)
+
+
+def _experts(config: Any) -> int | None:
+    """How many experts tokens are routed to; None where a key switches them off, as Doge's ``is_moe=False`` does."""
+    return None if getattr(config, "is_moe", None) is False else _first(config, EXPERTS)
 
 
 def _check_experts(config: Any) -> None:
@@ -110,7 +115,7 @@ def count_parameters(config: Any) -> tuple[int, int]:
         model = AutoModelForCausalLM.from_config(config)
     parts = (model.get_input_embeddings(), model.get_output_embeddings())
     ends = {id(part.weight) for part in parts if part is not None}
-    experts = _first(config, EXPERTS) or 1
+    experts = _experts(config) or 1
     active = min(1.0, (_first(config, ACTIVE) or experts) / experts)
     total, in_layers = 0, 0.0
     for name, parameter in model.named_parameters():

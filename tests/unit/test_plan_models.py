@@ -15,6 +15,7 @@ from rredcot_plugin.planning.models import find_sizes
         ({"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 48}, 96),
         ({"model_type": "qwen3_moe", "num_experts_per_tok": 2, "moe_intermediate_size": 4}, 8),
         ({"model_type": "llama", "intermediate_size": 48}, 48),
+        ({"model_type": "doge", "intermediate_size": 48}, 48),  # has numbers of experts, and is_moe=False
         ({"model_type": "gemma3n_text", "intermediate_size": [24, 32], "num_kv_shared_layers": 0}, 32),
     ],
     ids=lambda value: value["model_type"] if isinstance(value, dict) else "",
