@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import math
 import operator
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -71,7 +72,9 @@ def read_condition(text: str, by: str | None = None) -> Condition:
     if "\0" in source:  # some Pythons call this a ValueError, others a SyntaxError
         raise ValueError(f"where: {text!r} cannot be read: it holds a null character; {ALLOWED}")
     try:
-        tree = ast.parse(source.strip(), mode="eval").body
+        with warnings.catch_warnings():  # of a number that a word follows at once, as in .5and, or of `1 == (2)`
+            warnings.simplefilter("ignore")
+            tree = ast.parse(source.strip(), mode="eval").body
         names = frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
         _check_names(text, names)
         _truth(tree, dict.fromkeys(TRAITS, 1.0))  # raises at the first node that is not allowed

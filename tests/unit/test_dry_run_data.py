@@ -83,7 +83,9 @@ def test_a_prompt_is_what_openrlhf_makes_of_it(given: Any, flags: dict[str, Any]
 
 def test_messages_need_a_chat_template() -> None:
     data = SimpleNamespace(input_key="q", apply_chat_template=False, input_template=None)
-    with pytest.raises(RecipeError, match=r"--data\.input_key q: expected text, got .*--data\.apply_chat_template"):
+    with pytest.raises(
+        RecipeError, match=r"--data\.input_key q: expected text, got .*--data\.apply_chat_template"
+    ):
         prompt_of({"q": PROMPT}, data)
 
 

@@ -136,6 +136,11 @@ def test_a_quotient_by_zero_is_unknown(scored: Path, text: str) -> None:
         assert not any(kept for kept, trace in zip(kept_ones, traces, strict=True) if trace.reward == 0)
 
 
+def test_no_warning_of_pythons_reaches_the_user(recwarn: pytest.WarningsRecorder) -> None:
+    assert read_condition("reward>.5and peak>.3").names == {"reward", "peak"}
+    assert not recwarn.list
+
+
 @pytest.mark.parametrize(
     "text",
     [
