@@ -37,11 +37,8 @@ class AttentionCall:
 
 
 def count_attention_layers(model: nn.Module) -> int:
-    """Number of layers; UnsupportedModelError when one is neither full nor sliding-window attention, or where positions are
-    biases of the attention (ALiBi), which the model builds from a mask of two dimensions."""
+    """Number of layers; UnsupportedModelError when one is neither full nor sliding-window attention."""
     config = _text_config(model)
-    if config.model_type == "bloom" or getattr(config, "alibi", False):
-        raise UnsupportedModelError("the model's attention has position biases (ALiBi), which probes cannot fork.")
     types = set(getattr(config, "layer_types", None) or FORKABLE_LAYERS)
     if not types <= set(FORKABLE_LAYERS):
         raise UnsupportedModelError(f"layer types are {sorted(types)}; probes can fork {FORKABLE_LAYERS}.")

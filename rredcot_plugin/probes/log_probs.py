@@ -31,17 +31,25 @@ def row_logits(model: nn.Module, input_ids: Tensor, position_ids: Tensor, keep: 
 
     The whole model is called, not its parts, so that what it does after the LM head (soft-capping, scaling)
     and the hooks of FSDP stay in force; so all kept rows of logits exist at once, in the model's dtype.
+
+    Raises:
+        UnsupportedModelError: the model trips over a mask that its attention is to ignore, as those do that make
+            positions (XGLM) or position biases (Bloom) of it.
     """
     # a 4D mask is handed on as it is, so that nothing of size T x T is built for an attention that ignores it
     unread_mask = torch.zeros((1, 1, 1, 1), dtype=torch.bool, device=input_ids.device)
-    output = model(
-        input_ids=input_ids[None],
-        position_ids=position_ids[None],
-        attention_mask=unread_mask,
-        use_cache=False,
-        logits_to_keep=keep,
-        **_without_router_loss(model),
-    )
+    try:
+        output = model(
+            input_ids=input_ids[None],
+            position_ids=position_ids[None],
+            attention_mask=unread_mask,
+            use_cache=False,
+            logits_to_keep=keep,
+            **_without_router_loss(model),
+        )
+    except (TypeError, ValueError) as error:
+        reason = f"{type(model).__name__} reads more of an attention mask than its attention does: {error}."
+        raise UnsupportedModelError(reason) from error
     return pick_rows(output.logits[0], keep, input_ids.numel())
 
 
