@@ -52,6 +52,7 @@ while read -r _ _ _ _ at _; do
   esac
 done < /proc/self/mountinfo
 mkdir "$root/old" "$root/sandbox"
+ln -s /sandbox "$root/dev/shm"  # named semaphores, on which Python's locks between processes lie
 ln -s old/proc "$root/proc"  # umount reads it; once done, it leads nowhere
 mount -t tmpfs -o "mode=777,nosuid,nodev,size=$size,nr_inodes=1k" tmpfs "$root/sandbox"
 mount -o remount,bind,ro "$root"
@@ -135,6 +136,7 @@ def _bubblewrap(drops: bool, python: list[str], keep: Path, size: int) -> list[s
     what += ["--perms", "0755", "--dir", "/dev"]
     for device in _DEVICES:
         what += ["--dev-bind", device, device]
+    what += ["--symlink", FOLDER, "/dev/shm"]  # named semaphores, on which Python's locks between processes lie
     what += ["--perms", "0777", "--size", str(size), "--tmpfs", FOLDER, "--remount-ro", "/", "--chdir", FOLDER]
     drop = " ".join(("setpriv", *_new_user(drops), *_NO_PRIVILEGES))
     start = f'{_COUNT_FILES} && exec {drop} "$@"'

@@ -116,6 +116,16 @@ def test_a_reason_can_always_be_written(solution: str, shown: str) -> None:
     assert reason == shown and reason.encode()
 
 
+@pytest.mark.parametrize("where", STRONG)
+def test_processes_of_a_program_have_locks_and_pools(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    solution = (
+        "import multiprocessing as m\ndef f(numbers):\n    with m.Lock(), m.Pool(2) as pool:\n"
+        "        return pool.map(abs, numbers)"
+    )
+    result = runs_in(where, monkeypatch)(solution, "assert f([1, -2]) == [1, 2]", "f", limits=PATIENT)
+    assert result.passed, result
+
+
 # -- weak isolation --------------------------------------------------------------------------------------------
 
 
