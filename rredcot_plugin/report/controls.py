@@ -51,9 +51,9 @@ def _select(name: str, label: str, options: Sequence[tuple[str, str]]) -> str:
 
 
 def _slider(loss: float) -> str:
-    """From 0 to the largest loss shown, rounded up at its third digit, in hundredths of it."""
+    """From 0 to the largest loss shown, rounded down at its third digit so that a trace is left, in hundredths."""
     unit = 10.0 ** (math.floor(math.log10(loss)) - 2)
-    most = math.ceil(loss / unit - 1e-9) * unit
+    most = math.floor(loss / unit + 1e-9) * unit
     return (
         # the first thing that can have a label would get it, and that is the output
         '<label for="loss"><span>a segment lost at least <output name="least">0</output></span>'

@@ -80,7 +80,7 @@
     const count = document.querySelector(".count");
     if (count) count.textContent = `${shown} of ${total} traces`;
     const least = document.querySelector("[name=least]");
-    if (least) least.textContent = loss.toFixed(2);
+    if (least) least.textContent = String(Number(loss.toPrecision(3)));
     const empty = document.querySelector(".empty");
     if (empty) empty.hidden = shown > 0;
   };

@@ -38,6 +38,8 @@ def test_filters_show_what_they_say(tab: Tab, small: Path) -> None:
     page.locator("[name=loss]").fill("0.18")
     expect(page.locator(COUNT)).to_have_text("2 of 4 traces")
     expect(page.locator("[name=least]")).to_have_text("0.18")
+    page.locator("[name=loss]").fill("0.006")
+    expect(page.locator("[name=least]")).to_have_text("0.006")
     page.locator("[name=loss]").fill("0.6")
     page.select_option("[name=outcome]", "right")
     expect(page.locator(COUNT)).to_have_text("0 of 4 traces")

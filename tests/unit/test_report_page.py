@@ -236,6 +236,16 @@ def test_a_loss_too_small_for_a_dump_has_no_slider() -> None:
     assert 'name="loss"' not in render_report(corpus(group(trace(-5e-324, prior=0.0))))
 
 
+@pytest.mark.parametrize("loss", [0.00123456, 0.4567, 0.6, 1.0])
+def test_the_end_of_the_slider_keeps_the_trace_that_lost_most(loss: float) -> None:
+    page = render_report(corpus(group(trace(-loss, prior=0.5))))
+    (most,), (lost,) = (
+        re.findall(r'name="loss" min="0" max="([^"]+)"', page),
+        re.findall('data-loss="([^"]+)"', page),
+    )
+    assert 0.99 * float(lost) < float(most) <= float(lost)
+
+
 def test_a_mark_never_contradicts_its_colour() -> None:
     pages = [
         render_report(corpus(group(*(replace(trace(0.1), reward=r) for r in rs))))
