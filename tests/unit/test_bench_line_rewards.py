@@ -114,6 +114,19 @@ def test_more_seeds_on_another_draw_of_the_model_are_told() -> None:
         assert gain in (root / page).read_text("utf-8").replace("−", "-").replace("**", "")
 
 
+def test_the_page_says_what_continuations_give_and_cost_on_the_language_model() -> None:
+    found = shapes.found_curves(line_rewards.AGAIN)
+    own, default = (found["16 × 1", system]["ranks"] for system in ("mc_grpo", "rredcot"))
+    assert own.seeds.tolist() == default.seeds.tolist() == [5, 6, 7] and own.weights == default.weights
+    said = line_rewards.continuations(found)
+    page = (Path(__file__).parents[2] / "docs" / "evidence" / "language-model.md").read_text("utf-8")
+    text = page.replace("−", "-").partition("**MC-GRPO**")[2].partition("\n\n")[0]
+    cited = re.findall(r"-?\d\.\d+ \[[^]]+\]|\d\.\d\b|\d\.\d\d\b", text)
+    assert len(cited) == 5 and not [number for number in cited if number not in said.partition("minus it")[2]]
+    readme = (Path(__file__).parents[2] / "README.md").read_text("utf-8").replace("−", "-")
+    assert cited[0] in readme and f"{cited[1]} times the generated tokens" in readme
+
+
 def test_rewards_at_the_end_are_learned_from_as_before() -> None:
     own, before = shapes.found_curves(line_rewards.STUDY), shapes.found_curves(shapes.SHARES)
     for key in (("4 × 4", "grpo"), ("16 × 1", "rredcot"), ("16 × 1", "reinforce_plus_plus")):
