@@ -62,18 +62,22 @@ def find_answers(trace: Trace, markers: Sequence[str]) -> Answers:
     if not begins:
         return Answers(Preferred.none(), nothing, nothing)
     first = trace.tokens_from(opened)
+    # tokens without characters at the end of a turn stand where it ends, and are of this turn all the same
+    next_turns = np.append(trace.last_of_turns + 1, trace.length)[np.searchsorted(turns, opened)]
+    after = np.minimum(trace.tokens_from(closed), next_turns)
     words = np.array(trace.last_words(begins))
     needless = np.where(words >= 0, np.searchsorted(trace.ends, words + 1) + 1, 0)
     distinct, kept = np.unique(first, return_index=True)
-    return Answers(Preferred(distinct, needless[kept]), first, trace.tokens_from(closed))
+    return Answers(Preferred(distinct, needless[kept]), first, after)
 
 
 def _answers(
     text: str, markers: tuple[str, ...], turns: list[int], wrote: Callable[[int], bool] | None
 ) -> tuple[list[int], list[int], list[int]]:
-    """Characters at which each opening begins and ends, and at which its answer ends; one answer after the other.
+    """Characters at which each opening begins and ends, and at which its answer ends by what is written; one answer after the
+    other.
 
-    ``turns`` are the characters at which a turn ends: no answer reaches into the next one. ``wrote`` tells whether a character
+    ``turns`` are the characters at which a turn ends: what stands after them belongs to no answer of it. ``wrote`` tells whether a character
     is the model's; None where all are. What completes an opening has to be.
     """
     begins, opened, closed = [], [], []
@@ -82,12 +86,12 @@ def _answers(
     for body, begin, kind in sorted(openings):  # as they were completed: a fence may have others in its braces
         if begin < at or (wrote is not None and not wrote(body - 1)):
             continue
-        at = _end_of_answer(text, kind, body)
+        end = _end_of_answer(text, kind, body)
         turn = bisect_left(turns, body)
-        at = min(at, turns[turn]) if turn < len(turns) else at
+        at = min(end, turns[turn]) if turn < len(turns) else end
         begins.append(begin)
         opened.append(body)
-        closed.append(at)
+        closed.append(end)
     return begins, opened, closed
 
 

@@ -121,13 +121,14 @@ class Trace:
         """Whether a segment may begin at each of ``tokens``, which lie from 1 to n − 1: not inside a character.
 
         A character that is not finished yet shows as U+FFFD, and whether the next token finishes it is not known before
-        that token: so no segment begins after U+FFFD either.
+        that token: so no segment begins after U+FFFD either, unless what a tool wrote has told already that it never is.
         """
         if self.spans is None or len(tokens) == 0:
             return np.ones(len(tokens), dtype=bool)
-        ends = self.ends[tokens - 1]
-        last = self.kinds[ends - 1] if len(self.kinds) else np.zeros_like(ends)
-        allowed: NDArray[np.bool_] = (self.starts[tokens] >= ends) & ((ends == 0) | (last & UNFINISHED == 0))
+        starts, ends = self.starts[tokens], self.ends[tokens - 1]
+        unfinished = np.append(self.kinds & UNFINISHED, 0) > 0
+        over = (ends == 0) | ~unfinished[ends - 1] | ((starts > ends) & ~unfinished[ends])
+        allowed: NDArray[np.bool_] = (starts >= ends) & over
         return allowed
 
 

@@ -54,6 +54,25 @@ def test_what_a_tool_wrote_first_opens_no_answer_before_another_call_either(name
     assert segments(pieces, name, [0]) == later[:8]
 
 
+@pytest.mark.parametrize("opening", ["#### ", "```py\n", "</think>", "\\boxed{"])
+def test_a_token_without_bytes_is_in_an_open_answer_whether_or_not_its_turn_ends_with_it(opening: str) -> None:
+    """Rows of a vocabulary that stand for no text are sampled too."""
+    pieces = ["So.\n", opening, "4", "", "tool\n", ". ", "ok"]
+    of_a_token = {"segmenter": "fixed", "segmenter_kwargs": {"tokens": 1}}
+    cut = rr.RRedCoTConfig.from_mapping(of_a_token).build_segmenter()
+    ends, goes_on = (cut(trace(pieces, masked)).segment_ids[0].tolist() for masked in ([4], []))
+    assert ends == [0, 1, 1, 1, -1, 2, 3]
+    assert goes_on[:4] == ends[:4] == cut(trace(pieces[:4])).segment_ids[0].tolist()
+
+
+@pytest.mark.parametrize("name", ["turn", "nested"])
+def test_a_turn_that_ends_within_a_character_is_a_turn(name: str) -> None:
+    """It was cut by the length limit; what the tool answers shows that the character is never finished."""
+    assert segments(["a", "\ufffd", "tool", "b"], name, [2]) == [0, 0, -1, 1]
+    for undecided in (["a", "\ufffd", "", "b"], ["a", "\ufffd", "\ufffd", "b"]):
+        assert segments(undecided, name, [2]) == [0, 0, -1, 0]
+
+
 def test_a_call_within_a_call_counts_as_long_as_it_did() -> None:
     text = "<tool_call>a<|tool_call>b<tool_call|>c</tool_call> <tool_call>d</tool_call>"
     whole = calls_in(text)
