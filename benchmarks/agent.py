@@ -59,7 +59,20 @@ SYSTEMS = {
 UNUSUAL_STEPS = 2
 """Steps at the start that allocate and compile, and fit nothing."""
 REQUIRED = ("rewards", "turns", "wall_seconds", "commit")
+MEASURED = {
+    BASE: System({"ADV_ESTIMATOR": "grpo"}),
+    TRACE: System({"ADV_ESTIMATOR": "rredcot", "SEGMENTER": "turn"}, ("+algorithm.rredcot.baseline=trace",)),
+    TURN: System({"ADV_ESTIMATOR": "rredcot", "SEGMENTER": "turn"}),
+}
+"""What these systems were in runs that are named by the system alone."""
 RUN_SECONDS = 3600
+
+
+def cell_name(system: str, seed: int, steps: int) -> str:
+    """Under which a run is kept: a system whose options have changed since shares none with what it was."""
+    own = SYSTEMS[system]
+    options = "" if own == MEASURED.get(system) else " " + json.dumps(asdict(own), sort_keys=True)
+    return f"{system}{options} seed {seed} steps {steps}"
 
 
 def perform(system: str, seed: int, steps: int, work: Path) -> Cell:
@@ -173,7 +186,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=OUTPUT, help="where the JSON goes")
     args = parser.parse_args()
     wanted: dict[str, Callable[[], Cell]] = {
-        f"{system} seed {seed} steps {args.steps}": partial(perform, system, seed, args.steps, args.work)
+        cell_name(system, seed, args.steps): partial(perform, system, seed, args.steps, args.work)
         for seed in args.seeds
         for system in args.systems
     }
@@ -193,7 +206,8 @@ def main() -> None:
         "wall_minutes": sum(cell["wall_seconds"] for cell in cells.values()) / 60,
     }
     seeds = sorted({cell["seed"] for cell in cells.values()})
-    write_record(args.output, settings, summarize(cells), {"cells": cells}, seeds=seeds)
+    kept = load_cells(args.output, REQUIRED) | cells  # runs that were not asked for now took as long
+    write_record(args.output, settings, summarize(cells), {"cells": kept}, seeds=seeds)
 
 
 if __name__ == "__main__":

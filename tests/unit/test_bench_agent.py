@@ -88,7 +88,36 @@ def test_a_plan_that_was_stopped_goes_on_and_a_report_runs_nothing(
     assert started[3:] == [("grpo", 1), ("trace", 1), ("turn", 1)]
     assert record["seeds"] == [0, 1] and len(record["raw"]["cells"]) == 6
     run("--seeds", "0", "1", "--report")
+    record = run("--seeds", "1", "--report")
     assert len(started) == 6
+    assert record["seeds"] == [1] and len(record["raw"]["cells"]) == 6, "runs that nobody asked for stay"
+
+
+def test_a_system_with_other_options_is_run_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    committed = json.loads(agent.OUTPUT.read_text())
+    assert set(committed["raw"]["cells"]) == {
+        agent.cell_name(system, seed, committed["settings"]["steps"])
+        for system in agent.SYSTEMS
+        for seed in committed["seeds"]
+    }
+    started: list[int] = []
+
+    def perform(system: str, seed: int, steps: int, work: Path) -> dict[str, Any]:
+        started.append(seed)
+        return cell(system, seed, [0.5] * steps)
+
+    monkeypatch.setattr(agent, "perform", perform)
+    monkeypatch.setattr(agent, "make_inputs", lambda work: None)
+    command = ["agent.py", "--systems", "turn", "--seeds", "3", "--output", str(tmp_path / "agent.json")]
+    monkeypatch.setattr(sys, "argv", [*command, "--work", str(tmp_path)])
+    agent.main()
+    other = agent.System(agent.SYSTEMS["turn"].knobs, ("+algorithm.rredcot.lam=0.5",))
+    monkeypatch.setitem(agent.SYSTEMS, "turn", other)
+    for _ in range(2):
+        agent.main()
+    assert started == [3, 3]
+    cells = json.loads((tmp_path / "agent.json").read_text())["raw"]["cells"]
+    assert sorted("lam=0.5" in name for name in cells) == [False, True]
 
 
 def test_every_system_sets_knobs_of_the_script() -> None:
