@@ -91,7 +91,7 @@ MUTANTS = (
     Mutant("states of a rollout tell apart", "values/luck.py", "- bias**2) / size)", "- bias**2) / len(luck))", (LUCK,)),
     Mutant("luck is foreseen whatever outcomes allow", "values/luck.py", ".clamp(-span, span)", "", (LUCK,)),
     Mutant("a feature looks one token ahead", "values/prefix_numbers.py", "return padded.gather(1, before).float()", "return padded.gather(1, (before + 1).clamp(max=x.shape[1])).float()", (FITS,)),
-    Mutant("characters are split", "segmenters/trace.py", "(self.starts[tokens] >= ends) & (", "(", (CUTS + "::test_a_multi_byte_character_is_never_split",)),
+    Mutant("characters are split", "segmenters/trace.py", "(starts >= ends) & over", "over", (CUTS + "::test_a_multi_byte_character_is_never_split",)),
     Mutant("the answer is cut", "segmenters/assemble.py", "answers.outside(legal(trace, proposed))", "legal(trace, proposed)", (CUTS + "::test_the_last_segment_begins_where_the_answer_is_opened",)),
     Mutant("a boundary knows the token after it", "segmenters/trace.py", "np.concatenate([[0.0], -self.log_probs[:-1].astype(np.float64)])", "-self.log_probs.astype(np.float64)", (CUTS, "unit/test_segmenters_all.py")),
     Mutant("the own return in the token's baseline", "baselines/token.py", "return numbers.sum(0) - numbers", "return numbers.sum(0).expand_as(numbers)", ("unit/test_token_baseline.py",)),
