@@ -77,8 +77,8 @@ def _answers(
     """Characters at which each opening begins and ends, and at which its answer ends by what is written; one answer after the
     other.
 
-    ``turns`` are the characters at which a turn ends: what stands after them belongs to no answer of it. ``wrote`` tells whether a character
-    is the model's; None where all are. What completes an opening has to be.
+    ``turns`` are the characters at which a turn ends: what stands after them belongs to no answer of it. ``wrote`` tells
+    whether a character is the model's; None where all are. What completes an opening has to be.
     """
     begins, opened, closed = [], [], []
     at = 0
