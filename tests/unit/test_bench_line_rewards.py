@@ -127,6 +127,21 @@ def test_the_page_says_what_continuations_give_and_cost_on_the_language_model() 
     assert cited[0] in readme and f"{cited[1]} times the generated tokens" in readme
 
 
+def test_the_page_says_where_twice_the_rate_ends() -> None:
+    found = shapes.found_curves(line_rewards.FASTER)
+    ends = {key: own["ranks"] for key, own in found.items()}
+    assert {tuple(own.seeds.tolist()) for own in ends.values()} == {(5,)}
+    last = {
+        key: [f"{own.final(name).mean():.2f}" for name in ("accuracy", "all_right")] for key, own in ends.items()
+    }
+    page = (Path(__file__).parents[2] / "docs" / "evidence" / "language-model.md").read_text("utf-8")
+    text = page.partition("**At twice the rate**")[2].partition("\n\n")[0]
+    assert [last[key][0] for key in (("16 × 1", "rredcot"), ("16 × 1", "lean"), ("16 × 1", "grpo"))] == re.findall(
+        r"\d\.\d\d\b", text
+    )
+    assert last["4 × 4", "grpo"] == last["16 × 1", "lean"] and last["16 × 1", "lean"][1] == "0.00"
+
+
 def test_rewards_at_the_end_are_learned_from_as_before() -> None:
     own, before = shapes.found_curves(line_rewards.STUDY), shapes.found_curves(shapes.SHARES)
     for key in (("4 × 4", "grpo"), ("16 × 1", "rredcot"), ("16 × 1", "reinforce_plus_plus")):
