@@ -59,20 +59,12 @@ SYSTEMS = {
 UNUSUAL_STEPS = 2
 """Steps at the start that allocate and compile, and fit nothing."""
 REQUIRED = ("rewards", "turns", "wall_seconds", "commit")
-MEASURED = {
-    BASE: System({"ADV_ESTIMATOR": "grpo"}),
-    TRACE: System({"ADV_ESTIMATOR": "rredcot", "SEGMENTER": "turn"}, ("+algorithm.rredcot.baseline=trace",)),
-    TURN: System({"ADV_ESTIMATOR": "rredcot", "SEGMENTER": "turn"}),
-}
-"""What these systems were in runs that are named by the system alone."""
 RUN_SECONDS = 3600
 
 
 def cell_name(system: str, seed: int, steps: int) -> str:
     """Under which a run is kept: a system whose options have changed since shares none with what it was."""
-    own = SYSTEMS[system]
-    options = "" if own == MEASURED.get(system) else " " + json.dumps(asdict(own), sort_keys=True)
-    return f"{system}{options} seed {seed} steps {steps}"
+    return f"{system} {json.dumps(asdict(SYSTEMS[system]), sort_keys=True)} seed {seed} steps {steps}"
 
 
 def perform(system: str, seed: int, steps: int, work: Path) -> Cell:
@@ -190,8 +182,9 @@ def main() -> None:
         for seed in args.seeds
         for system in args.systems
     }
+    stored = load_cells(args.output, REQUIRED)
     if args.report:
-        cells = {key: cell for key, cell in load_cells(args.output, REQUIRED).items() if key in wanted}
+        cells = {key: cell for key, cell in stored.items() if key in wanted}
     else:
         make_inputs(args.work)
         end = None if args.budget is None else time.monotonic() + 60 * args.budget
@@ -206,7 +199,7 @@ def main() -> None:
         "wall_minutes": sum(cell["wall_seconds"] for cell in cells.values()) / 60,
     }
     seeds = sorted({cell["seed"] for cell in cells.values()})
-    kept = load_cells(args.output, REQUIRED) | cells  # runs that were not asked for now took as long
+    kept = stored | cells  # runs that were not asked for now took as long
     write_record(args.output, settings, summarize(cells), {"cells": kept}, seeds=seeds)
 
 

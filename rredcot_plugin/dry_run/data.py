@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rredcot_plugin.dry_run.errors import RecipeError
+from rredcot_plugin.offline.json_lines import UNREADABLE, numbered_objects
 
 ROWS = 32
 """Rows of a file that are looked at and trained on."""
@@ -121,18 +122,14 @@ def _read(key: str, path: Path) -> pa.Table:
             return _read_json(path)
         file = pq.ParquetFile(path)
         return pa.Table.from_batches(itertools.islice(file.iter_batches(ROWS), 1), file.schema_arrow)
-    except (pa.ArrowException, OSError, ValueError) as error:
+    except (pa.ArrowException, OSError, *UNREADABLE) as error:
         kind = "JSON" if path.suffix in JSON else "parquet"
         raise RecipeError(f"data.{key}={path}: no {kind} file: {error}") from error
 
 
 def _read_json(path: Path) -> pa.Table:
     """One row per line, or a list of them."""
-    with path.open(encoding="utf-8") as file:
-        is_list = file.read(ROWS).lstrip().startswith("[")
-        file.seek(0)
-        lines = (line for line in file if line.strip())
-        rows = json.load(file)[:ROWS] if is_list else [json.loads(line) for line in itertools.islice(lines, ROWS)]
+    rows = [json.loads(line) for _, line in itertools.islice(numbered_objects(path), ROWS)]
     if not all(isinstance(row, dict) for row in rows):
         raise ValueError("expected one mapping per row")
     found = pa.array(rows) if rows else pa.array([], pa.struct([]))

@@ -41,13 +41,7 @@ def explain_options(pairs: Sequence[str]) -> Explanation:
     keys, sources = resolve_keys(read_pairs([HOME.sub("", pair) for pair in pairs], option="option"))
     config = RRedCoTConfig.from_keys(keys, sources)
     choices = automatic(config)
-    lines = tuple(
-        costs(
-            config,
-            str(choices["probe_backend"].value if "probe_backend" in choices else config.probe_backend),
-            None,
-        )
-    )
+    lines = tuple(costs(config, choices, None))
     return Explanation(None, tuple(rows_of(config, sources, choices)), lines, tuple(biases_of(config)))
 
 

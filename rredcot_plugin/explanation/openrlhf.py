@@ -45,11 +45,10 @@ def explain_openrlhf(launch: Launch) -> Explanation:
         raise RecipeError(f"algorithm: {str(error).replace(OURS.rstrip('.'), PREFIX.rstrip('.'))}") from error
     args = _flags(launch, arguments) if installed_version("openrlhf") else None
     followed, choices = _choices(settings, args)
-    backend = choices.get("probe_backend")
     return Explanation(
         name,
         tuple(_rows(followed, sources, choices)),
-        tuple(costs(followed, str(backend.value if backend else followed.probe_backend), _sizes(args))),
+        tuple(costs(followed, choices, _sizes(args))),
         () if args is None else tuple(warnings_of(followed, args)),
         (NOT_HERE,) if args is None else tuple(notes_of(followed, args)),
     )

@@ -27,11 +27,10 @@ def explain_verl(launch: Launch) -> Explanation:
             notes.append("the keys of algorithm.rredcot are read by nobody in this run")
         return Explanation(name, notes=tuple(notes))
     settings = resolved.config
-    backend = resolved.choices.get("probe_backend")
     return Explanation(
         name,
         tuple(rows_of(settings, resolved.sources, resolved.choices)),
-        tuple(costs(settings, str(backend.value if backend else settings.probe_backend), _sizes(config))),
+        tuple(costs(settings, resolved.choices, _sizes(config))),
         tuple(warnings_of(config, settings)),
         tuple(notes_of(config, settings)),
     )

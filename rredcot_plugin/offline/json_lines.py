@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,7 +36,7 @@ def read_lines(path: Path, parse: Callable[[int, Mapping[str, Any]], T]) -> tupl
         raise ValueError(f"{path}: {found}")
     good: list[T] = []
     bad: list[BadLine] = []
-    for number, line in array_of_objects(path) or _numbered(path):
+    for number, line in numbered_objects(path):
         try:
             good.append(parse(number, _unicode_object(line)))
         except UNREADABLE as error:
@@ -48,6 +48,11 @@ def read_lines(path: Path, parse: Callable[[int, Mapping[str, Any]], T]) -> tupl
             else f"{path}, line 1: expected JSON lines, got an empty file"
         )
     return good, bad
+
+
+def numbered_objects(path: Path) -> Iterable[tuple[int, bytes]]:
+    """Number and text of every object of a file: of its lines that are not empty, or of the one array that it is."""
+    return array_of_objects(path) or _numbered(path)
 
 
 def array_of_objects(path: Path) -> list[tuple[int, bytes]]:

@@ -20,7 +20,7 @@ ProbeSpec = tuple[int, Sequence[int], int]
 
 
 def pack(specs: Sequence[ProbeSpec]) -> Tensor:
-    """The probes of one row as whole numbers: ``[n, boundary_1, skip_1, length_1, ..., ids of probe 1, ids of probe 2,
+    """The probes of one row as integers: ``[n, boundary_1, skip_1, length_1, ..., ids of probe 1, ids of probe 2,
     ...]``, int64.
 
     >>> unpack(pack([(5, [7, 8], 1), (9, [3], 0)]))

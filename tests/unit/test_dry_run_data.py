@@ -54,6 +54,7 @@ def test_openrlhf_asks_for_no_columns_of_verl(tmp_path: Path) -> None:
     ("name", "text", "message"),
     [
         ("a.jsonl", "{", "a.jsonl: no JSON file: "),
+        ("a.jsonl", '{"prompt": ' + "[" * 100_000, "no JSON file: "),
         ("a.jsonl", "3\n", "no JSON file: expected one mapping per row"),
         ("a.jsonl", '{"prompt": "x"}\n{"prompt": 3}\n', "no JSON file: "),
         ("a.parquet", "x", "no parquet file: "),
