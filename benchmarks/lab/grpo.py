@@ -1,4 +1,4 @@
-"""Advantages of GRPO, RLOO and REINFORCE++ by verl's own functions, and of no baseline at all."""
+"""Advantages of GRPO, RLOO, REINFORCE++ and OTB by verl's own functions, and of no baseline at all."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import torch
 from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.core_algos import (
     compute_grpo_outcome_advantage,
+    compute_optimal_token_baseline_advantage,
     compute_reinforce_plus_plus_outcome_advantage,
     compute_rloo_outcome_advantage,
 )
@@ -37,6 +38,19 @@ def reinforce_plus_plus_advantages(rollouts: Rollouts) -> torch.Tensor:
     """(B, T); the reward, whitened over the tokens of the batch: a baseline that needs no group."""
     advantages: torch.Tensor = compute_reinforce_plus_plus_outcome_advantage(
         rollouts.rewards, rollouts.response_mask.float(), config=AlgoConfig(gamma=1.0)
+    )[0]
+    return advantages
+
+
+def otb_advantages(rollouts: Rollouts) -> torch.Tensor:
+    """(B, T); the reward over a mean for each token, weighted by gradient length, that includes the rollout itself."""
+    assert rollouts.log_probs is not None and rollouts.sum_pi_squared is not None
+    advantages: torch.Tensor = compute_optimal_token_baseline_advantage(
+        rollouts.rewards,
+        rollouts.response_mask.float(),
+        np.array(rollouts.group_ids, dtype=object),
+        rollouts.log_probs,
+        rollouts.sum_pi_squared,
     )[0]
     return advantages
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from lab.store import Store
 
 from learn.fast_sampling import folded
 from rredcot_plugin.offline.encode import EncodedRow
+from rredcot_plugin.probes.squares import sum_pi_squared
 
 
 def first_actor(family: Family, store: Store, clean_steps: int, device: str) -> Actor:
@@ -64,12 +66,30 @@ def judge(actor: Actor, questions: Sequence[Question], rows: Sequence[EncodedRow
 
 def response_log_probs(model: Any, batch: LabBatch) -> torch.Tensor:
     """Log-probs (B, T) of the responses' tokens in nats, with a gradient; 0 where there is no token."""
+    logits, ids = _logits(model, batch)
+    return _of_responses(torch.log_softmax(logits, -1).gather(-1, ids[:, 1:, None])[..., 0], batch)
+
+
+@torch.no_grad()
+def with_squares(model: Any, batch: LabBatch) -> LabBatch:
+    """The batch with Σ_v π_v² of the distributions that its tokens were drawn from, by a pass of their own."""
+    logits, _ = _logits(model, batch)
+    found = sum_pi_squared(logits.flatten(0, 1), logits.new_ones(logits[..., 0].numel())).view(logits.shape[:2])
+    rollouts = dataclasses.replace(batch.rows.rollouts, sum_pi_squared=_of_responses(found, batch).clamp(max=1))
+    return dataclasses.replace(batch, rows=dataclasses.replace(batch.rows, rollouts=rollouts))
+
+
+def _logits(model: Any, batch: LabBatch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits (B, W − 1, V) of all tokens but the first of prompt and response, and all tokens (B, W)."""
     width = max(map(len, batch.tokens))
     # right padding under a causal mask is never seen by a real token: no attention mask needed
     ids = torch.tensor([row + [0] * (width - len(row)) for row in batch.tokens], device=model.device)
-    logits = model(input_ids=ids, use_cache=False).logits[:, :-1].float()
-    found = torch.log_softmax(logits, -1).gather(-1, ids[:, 1:, None])[..., 0].cpu()  # where the rollouts are
-    mask = batch.rows.rollouts.response_mask
+    return model(input_ids=ids, use_cache=False).logits[:, :-1].float(), ids
+
+
+def _of_responses(numbers: torch.Tensor, batch: LabBatch) -> torch.Tensor:
+    """Numbers of the responses' tokens (B, T) where the rollouts are, of those of all but the first (B, W − 1)."""
+    found, mask = numbers.cpu(), batch.rows.rollouts.response_mask
     first = torch.tensor([len(prompt) - 1 for prompt in batch.rows.prompts])
-    columns = (first[:, None] + torch.arange(mask.shape[1])[None, :]).clamp(max=width - 2)
+    columns = (first[:, None] + torch.arange(mask.shape[1])[None, :]).clamp(max=found.shape[1] - 1)
     return torch.where(mask, found.gather(1, columns), 0.0)

@@ -8,14 +8,31 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from lab.baseline import whole_baseline
-from lab.grpo import grpo_advantages, reinforce_plus_plus_advantages, reward_advantages, rloo_advantages
+from lab.grpo import (
+    grpo_advantages,
+    otb_advantages,
+    reinforce_plus_plus_advantages,
+    reward_advantages,
+    rloo_advantages,
+)
 from lab.rollouts import Actor, LabBatch
 from transformers import Qwen3ForSequenceClassification
 
-from learn.batch import sample, seed_of
+from learn.batch import sample, seed_of, with_squares
 from learn.line_rewards import on_lines
 from learn.reward_model import scores_before
-from learn.systems import GRPO, NO_BASELINE, NO_REWARD, REINFORCE_PLUS_PLUS, RLOO, SHUFFLED, TRUE, WHOLE, System
+from learn.systems import (
+    GRPO,
+    NO_BASELINE,
+    NO_REWARD,
+    OTB,
+    REINFORCE_PLUS_PLUS,
+    RLOO,
+    SHUFFLED,
+    TRUE,
+    WHOLE,
+    System,
+)
 from learn.true_values import true_values
 from rredcot_plugin.adapter.probe_plan import answer_starts, plan_probes
 from rredcot_plugin.credit.advantages import EPSILON
@@ -29,6 +46,7 @@ WITHOUT_SEGMENTS = {
     GRPO: grpo_advantages,
     RLOO: rloo_advantages,
     REINFORCE_PLUS_PLUS: reinforce_plus_plus_advantages,
+    OTB: otb_advantages,
     NO_BASELINE: reward_advantages,
 }
 
@@ -64,6 +82,8 @@ class Crediter:
         """Raises ValueError where values are not finite."""
         if self.system.by_lines:
             batch = on_lines(self.actor.family, batch, self.segmenter(batch.rows.rollouts))
+        if self.system.reads_squares:
+            batch = with_squares(self.actor.model, batch)
         if self.system.kind in WITHOUT_SEGMENTS:
             return StepCredit(WITHOUT_SEGMENTS[self.system.kind](batch.rows.rollouts))
         segments: Segments = self.segmenter(batch.rows.rollouts)

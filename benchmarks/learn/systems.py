@@ -9,15 +9,17 @@ from typing import Any
 
 import yaml
 
+from rredcot_plugin.baselines.base import needs_of
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.presets import PRESETS
 from rredcot_plugin.values.base import calibrates, proposal_limits, scores_read
 from rredcot_plugin.values.features import NAMES
 
-GRPO, RLOO, REINFORCE_PLUS_PLUS, NO_BASELINE, CREDIT, NO_REWARD, SHUFFLED, WHOLE, TRUE = KINDS = (
+GRPO, RLOO, REINFORCE_PLUS_PLUS, OTB, NO_BASELINE, CREDIT, NO_REWARD, SHUFFLED, WHOLE, TRUE = KINDS = (
     "grpo",
     "rloo",
     "reinforce_plus_plus",
+    "otb",
     "no_baseline",
     "credit",
     "no_reward",
@@ -25,7 +27,7 @@ GRPO, RLOO, REINFORCE_PLUS_PLUS, NO_BASELINE, CREDIT, NO_REWARD, SHUFFLED, WHOLE
     "whole",
     "true",
 )
-"""verl's own advantages, of three estimators; the reward itself; ``assign_credit``; segment log-probs instead of rewards;
+"""verl's own advantages, of four estimators; the reward itself; ``assign_credit``; segment log-probs instead of rewards;
 baselines of other groups' traces; one baseline of least variance a trace; values that no estimator can beat."""
 
 SEGMENTER = "newline"
@@ -103,6 +105,13 @@ class System:
         return self.estimates and bool(proposal_limits(self.config.build_value_estimator()))
 
     @property
+    def reads_squares(self) -> bool:
+        """Whether it weighs tokens by Σ_v π_v²."""
+        return self.kind == OTB or (
+            self.estimates and "sum_pi_squared" in needs_of(self.config.build_baseline(log_probs=True))
+        )
+
+    @property
     def needs_reward_model(self) -> bool:
         return self.estimates and "reward_model" in scores_read(self.config.build_value_estimator())
 
@@ -131,6 +140,10 @@ DEFAULT_SYSTEMS = (
 MORE_SYSTEMS = (
     System("rloo", RLOO),
     System("reinforce_plus_plus", REINFORCE_PLUS_PLUS),
+    System("otb", OTB),
+    System(
+        "otb_leave_one_out", options={"segmenter": "none", "baseline": "token", "scale": "none", "calibrate": "none"}
+    ),
     System("no_baseline", NO_BASELINE),
     System("true_credit", TRUE, {"lam": 0.0, "scale": "none"}),
     System("true_baseline", TRUE, {"scale": "none"}),

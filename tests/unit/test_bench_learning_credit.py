@@ -13,13 +13,15 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
+from estimators_table.batch import VERL, Batch
+from estimators_table.leave_one_out import otb_leave_one_out
 from lab.baseline import whole_baseline
 from lab.models import load_models
 from lab.rollouts import Actor, with_signals
 from lab.store import Store
 from lab.tasks import FAMILIES
 from learn import credit as crediting
-from learn.batch import response_log_probs, rollouts, sample
+from learn.batch import response_log_probs, rollouts, sample, with_squares
 from learn.credit import Crediter, foreign_values, sharpening
 from learn.reward_model import every_score, load_reward_model, scores_before, with_score_head
 from learn.systems import DEFAULT_SYSTEMS, Judging, System
@@ -91,6 +93,28 @@ def test_systems_without_segments_have_verls_own_numbers(actor: Actor, batch: An
     assert whitened[earned == 1].min() >= 0 >= whitened[earned == 0].max()
     reward = Crediter(system("no_baseline"), actor, 0)(batch, 1).advantages
     assert torch.equal(reward, data.rewards.sum(1, keepdim=True) * data.response_mask) and 0 < reward.mean() < 1
+
+
+def test_token_baselines_are_verls_and_the_same_without_the_own_reward(actor: Actor, batch: Any) -> None:
+    found = with_squares(actor.model, batch).rows.rollouts
+    row, start = 3, len(batch.rows.prompts[3])
+    with torch.no_grad():
+        probabilities = actor.model(torch.tensor([batch.tokens[row]])).logits[0, start - 1 : -1].softmax(-1)
+    squares = probabilities.square().sum(1)
+    assert torch.allclose(found.sum_pi_squared[row, : len(squares)], squares, atol=1e-5)
+    assert float(found.sum_pi_squared[~found.response_mask].abs().max()) == 0
+    data = Batch(found.token_ids, found.rewards, found.response_mask.float(), np.array(found.group_ids, dtype=object),
+                 found.log_probs, found.sum_pi_squared, found.rewards, found.rewards)  # fmt: skip
+    theirs = VERL["optimal_token_baseline"].call(data)
+    otb = Crediter(system("otb"), actor, 0)(batch, 1)
+    assert torch.equal(otb.advantages, theirs)
+    given = Crediter(system("otb_leave_one_out"), actor, 0)(batch, 1)
+    assert given.probe_tokens == given.continuation_tokens == 0
+    left_out = otb_leave_one_out(data)
+    alive = left_out != found.outcomes[:, None] * found.response_mask  # where a sibling is, verl's 0 is not meant
+    assert alive.float().mean() > 0.4
+    assert float((given.advantages - left_out)[alive].abs().median()) < 0.02  # weights of ours have a floor
+    assert not torch.allclose(given.advantages, otb.advantages, atol=0.1)
 
 
 def test_the_actor_has_verls_defaults() -> None:
