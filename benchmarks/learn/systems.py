@@ -142,7 +142,8 @@ MORE_SYSTEMS = (
     System("reinforce_plus_plus", REINFORCE_PLUS_PLUS),
     System("otb", OTB),
     System(
-        "otb_leave_one_out", options={"segmenter": "none", "baseline": "token", "scale": "none", "calibrate": "none"}
+        "otb_leave_one_out",
+        options={"segmenter": "none", "baseline": "token", "scale": "none", "calibrate": "none"},
     ),
     System("no_baseline", NO_BASELINE),
     System("true_credit", TRUE, {"lam": 0.0, "scale": "none"}),
