@@ -26,7 +26,12 @@ def add_choices(parser: argparse.ArgumentParser, families: Sequence[str], batche
         metavar="NAME",
         help=f"of {', '.join(FAMILIES)} (default: {' '.join(families)})",
     )
-    add("--systems", nargs="+", metavar="NAME", help=f"of {known} (default: the first {len(DEFAULT_SYSTEMS)})")
+    add(
+        "--systems",
+        nargs="*",
+        metavar="NAME",
+        help=f"of {known} (default: the first {len(DEFAULT_SYSTEMS)}); none for those of --system alone",
+    )
     add(
         "--system",
         nargs="+",
@@ -91,6 +96,8 @@ def add_running(parser: argparse.ArgumentParser, cache: Path, models: Path) -> N
 
 def check_together(args: argparse.Namespace, families: Sequence[str], systems: Sequence[System]) -> None:
     """Raises ValueError where a device, a precision, a family or a validation is not for what is asked beside it."""
+    if not systems:
+        raise ValueError("--systems: no name given, and no --system; name at least one way of giving credit")
     if args.device != CPU and (args.against_verl or any(system.needs_reward_model for system in systems)):
         part = "--against-verl" if args.against_verl else "the reward model of red"
         raise ValueError(

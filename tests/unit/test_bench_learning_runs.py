@@ -210,3 +210,15 @@ def test_make_asks_for_what_the_page_shows(monkeypatch: pytest.MonkeyPatch) -> N
     shown = {tuple(name.split("/")[:2]) for name in record["summary"] if name.endswith("/runs")}
     assert {(family, system.name) for family in plan.families for system in plan.systems} == shown
     assert list(plan.seeds) == record["seeds"]
+
+
+def test_a_system_of_ones_own_may_run_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["learning.py", "--systems", "--system", "mine", "lam=0.5"])
+    _, plan = learning.parse_arguments()
+    assert [system.name for system in plan.systems] == ["mine"]
+    monkeypatch.setattr(sys, "argv", ["learning.py", "--systems"])
+    with pytest.raises(SystemExit):
+        learning.parse_arguments()
+    assert "--systems: no name given, and no --system" in capsys.readouterr().err
