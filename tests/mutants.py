@@ -128,7 +128,7 @@ MUTANTS = (
     Mutant("long traces dominate the fit", "values/fit.py", "(at / at.sum(dim=1, keepdim=True).clamp(min=1))[at]", "at[at]", (REMEMBERED,)),
     Mutant("the divisor looks at values", "pipeline.py", "scale_advantages(measured, baselines, earned, real, _scale(config))\n    per_segment", "scale_advantages(measured, evidence.values, earned, real, _scale(config))\n    per_segment", (REMEMBERED,)),
     Mutant("a row without a reward widens the divisor", "pipeline.py", "scale_advantages(measured, baselines, earned, real, _scale(config))\n    per_segment", "scale_advantages(measured, baselines, earned, segments.exists, _scale(config))\n    per_segment", ("unit/test_odd_rewards.py",)),
-    Mutant("a change is expected that no outcome allows", "values/calibration.py", "found.clamp(low - high, high - low)", "found", ("unit/test_later_segments.py",)),
+    Mutant("a change is expected that no outcome allows", "values/calibration.py", "torch.minimum(torch.maximum(found, -most), most)", "found", ("unit/test_later_segments.py",)),
     Mutant("the sample of groups follows the rows", "values/labelled_states.py", "sorted(size, key=lambda gid: (zlib.crc32(str(gid).encode()) >> 3, str(gid)))", "size", (REMEMBERED,)),
     Mutant("the prompt is never probed", "adapter/probe_plan.py", "first = 1 if config.prior_from_group else 0", "first = 1", (REMEMBERED,)),
     Mutant("probes follow the batch's own format", "text/encoding.py", "due = self._before or style", "due = style", ("unit/test_probe_plan.py",)),

@@ -116,9 +116,12 @@ class OutcomeCalibrator:
             weights = torch.where(own[:, None] == torch.arange(len(distinct)), 0.0, known.weight.double()[:, None])
             beta = fit_ridge(known.features.double()[told], known.change.double()[told], weights[told], self.l2)
             found = (states.features.double() * beta[column, :-1]).sum(1) + beta[column, -1]
-            # a line goes on for ever where features differ from all that was fitted; no value changes by more than this
+            # a line goes on for ever where features differ from all that was fitted; no value changes by more than outcomes
+            # differ, or than values were seen to change, which may count rewards on the way or be wide of the outcomes
             low, high = self.span(states.outcome)
-            return found.clamp(low - high, high - low).float()
+            sizes = torch.where(weights[told] > 0, known.change.double()[told].abs()[:, None], 0.0)
+            most = torch.nn.functional.pad(sizes, (0, 0, 1, 0), value=high - low).amax(0)[column]
+            return torch.minimum(torch.maximum(found, -most), most).float()
 
     def weigh_luck(self, states: LabelledStates, rollouts: int) -> tuple[float, Float[Tensor, " M"]]:
         """c of a step of so many ``rollouts`` and the luck foreseen of its states (``values.luck``), both by past steps alone:
@@ -127,7 +130,8 @@ class OutcomeCalibrator:
         with torch.no_grad():
             past = LabelledStates.joined([*self._past, states.some(torch.zeros_like(states.weight).bool())])
             low, high = self.span(states.outcome)
-            foreseen = foreseen_luck(past, states.features, high - low, self.l2)
+            seen = float(past.luck.abs().nan_to_num().max()) if len(past.luck) else 0.0  # as in expected_changes
+            foreseen = foreseen_luck(past, states.features, max(high - low, seen), self.l2)
             return least_error_weight(past, rollouts), foreseen
 
     def remember(self, states: LabelledStates, counted: Bool[Tensor, " M"] | None = None) -> None:

@@ -233,3 +233,21 @@ def test_right_values_of_rewards_on_the_way_too_leave_the_gradient_as_it_is(weig
     credit = rr.assign_credit(rollouts, config, segments=segments, values=values)
     along = (credit.advantages[:, :2] * (tokens[:, :2] - 0.5)).mean(0)
     assert along.tolist() == pytest.approx([0.25, 0.25], abs=0.01)
+
+
+@pytest.mark.parametrize("weight", [0.5, 1.0, "auto"])
+def test_wrong_values_of_rewards_on_the_way_leave_the_gradient_as_it_is(weight: float | str) -> None:
+    """All is paid on the way, so outcomes never differ; V̂ overrates what starts with a 1, which its features tell."""
+    config = rr.RRedCoTConfig(scale="none", lam=1.0, credit_weight=weight)
+    calibrator = config.build_calibrator()
+    segments = rr.Segments(torch.arange(3).expand(4096, 3).contiguous(), torch.full((4096,), 3))
+    for seed in range(3):
+        tokens = torch.randint(0, 2, (4096, 3), generator=torch.Generator().manual_seed(seed))
+        rewards = torch.zeros(4096, 3)
+        rewards[:, 1] = (tokens[:, 0] + tokens[:, 1]).float()
+        values = torch.stack([torch.ones(4096), 2.0 * tokens[:, 0], torch.zeros(4096)], dim=1)
+        groups, log_probs = [row // 4 for row in range(4096)], math.log(0.5) - 1e-3 * tokens
+        rollouts = rr.Rollouts(tokens, torch.ones(4096, 3).bool(), rewards, groups, log_probs=log_probs)
+        credit = rr.assign_credit(rollouts, config, segments=segments, values=values, calibrator=calibrator)
+    along = (credit.advantages[:, :2] * (tokens[:, :2] - 0.5)).mean(0)
+    assert along.tolist() == pytest.approx([0.25, 0.25], abs=0.01)
