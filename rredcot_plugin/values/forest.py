@@ -83,8 +83,8 @@ class ForestCalibrator(OutcomeCalibrator):
 def _grow(features: Float[Tensor, "M F"], unit: Float[Tensor, " M"], weight: Float[Tensor, " M"]) -> Any:
     from sklearn.ensemble import ExtraTreesRegressor  # an extra; half a second to import
 
-    rows, labels = _rows(features), unit.double().cpu().numpy()
-    order = np.lexsort([labels, *rows.T])
+    rows, labels, weights = _rows(features), unit.double().cpu().numpy(), weight.double().cpu().numpy()
+    order = np.lexsort([weights, labels, *rows.T])
     many = len(rows) > MOST_STATES
     forest = ExtraTreesRegressor(
         TREES,
@@ -94,7 +94,7 @@ def _grow(features: Float[Tensor, "M F"], unit: Float[Tensor, " M"], weight: Flo
         max_samples=MOST_STATES if many else None,
         random_state=SEED,
     )
-    return forest.fit(rows[order], labels[order], sample_weight=weight.double().cpu().numpy()[order])
+    return forest.fit(rows[order], labels[order], sample_weight=weights[order])
 
 
 def _rows(features: Float[Tensor, "M F"]) -> np.ndarray:

@@ -9,7 +9,7 @@ import torch
 
 import rredcot_plugin as rr
 from rredcot_plugin.values.calibration import OutcomeCalibrator
-from rredcot_plugin.values.forest import MOST_STATES, ForestCalibrator
+from rredcot_plugin.values.forest import MOST_STATES, ForestCalibrator, _grow
 from rredcot_plugin.values.labelled_states import LabelledStates
 
 
@@ -90,6 +90,20 @@ def test_the_order_of_rows_changes_nothing(rollouts: int) -> None:
     found = calibrator.calibrate(in_order(now, shuffle), fold_of(now)[shuffle])
     assert found is not None
     torch.testing.assert_close(found.double(), plain[shuffle], rtol=0, atol=1e-6)
+
+
+def test_trees_see_rows_that_differ_in_their_weight_alone_in_one_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bootstrap draws rows by number: up to scikit-learn 1.7 their weight then counts."""
+    seen: list[list[float]] = []
+
+    def fit(forest: object, rows: object, labels: object, sample_weight: torch.Tensor) -> None:
+        seen.append(sample_weight.tolist())
+
+    monkeypatch.setattr("sklearn.ensemble.ExtraTreesRegressor.fit", fit)
+    same, weight = torch.ones(4, 2), torch.tensor([0.5, 0.25, 1.0, 0.2])
+    for order in (torch.arange(4), torch.tensor([3, 1, 0, 2])):
+        _grow(same, same[:, 0], weight[order])
+    assert seen[0] == seen[1]
 
 
 def test_a_resumed_run_goes_on_as_an_uninterrupted_one() -> None:
