@@ -161,7 +161,7 @@ COMMANDS = {
     # FOLDER has the model's tokenizer and the GGUF file, which the repository does not hold
     "segment_lengths": "python benchmarks/segment_lengths.py --model FOLDER "
     "--gguf SmolLM2-135M-Instruct.Q4_1.gguf --traces 16",
-    "agent": "python benchmarks/agent.py --steps 20 --seeds 0 1 2 3 4 5",
+    "agent": "python benchmarks/agent.py --steps 20 --seeds 0 1 2 3 4 5 6 7",
     "estimators": "make bench-estimators",
     "tabular_gradient": "make bench-tabular",
     "return_equivalence": "make bench-tabular",
