@@ -34,9 +34,12 @@ Style = tuple[str, str, str]
 SHAPES: dict[tuple[str, str], Style] = {
     ("4 × 4", "grpo"): ("GRPO, 4 prompts × 4 rollouts", "#5f6b7a", "-"),
     ("16 × 1", "grpo"): ("GRPO, 16 × 1: no baseline", "#8e44ad", "-"),
-    ("16 × 1", "reinforce_plus_plus"): ("REINFORCE++, 16 × 1", "#d9600a", "--"),
+    ("16 × 1", "reinforce_plus_plus"): ("REINFORCE++, 16 × 1", "#8a6d3b", "--"),
     ("16 × 1", "rredcot"): ("rredcot, default, 16 × 1", "#1f6fb4", "-"),
     ("16 × 1", "low_variance"): ("low_variance, 16 × 1", "#2a7f4f", "--"),
+}
+ONE_BASELINE: dict[tuple[str, str], Style] = {
+    ("16 × 1", "lean"): ("one baseline per trace (lean), 16 × 1", "#d9600a", "-"),
 }
 ON_LINES: dict[tuple[str, str], Style] = {
     ("16 × 1", "line_rewards"): ("the default, rewards on lines, 16 × 1", "#2a7f4f", "-"),
@@ -46,8 +49,9 @@ LARGE_SHAPES: dict[tuple[str, str], Style] = {
     ("8 × 8", "rredcot"): ("rredcot, default, 8 × 8", "#7db3dd", "-"),
     ("64 × 1", "grpo"): ("GRPO, 64 × 1: no baseline", "#8e44ad", "-"),
     ("64 × 1", "rredcot"): ("rredcot, default, 64 × 1", "#1f6fb4", "-"),
+    ("64 × 1", "lean"): ("one baseline per trace (lean), 64 × 1", "#d9600a", "-"),
 }
-ANY_SHAPE = SHAPES | LARGE_SHAPES | ON_LINES
+ANY_SHAPE = SHAPES | ONE_BASELINE | LARGE_SHAPES | ON_LINES
 LINE_CURVES: dict[tuple[str, str], Style] = {
     ("4 × 4", "grpo"): SHAPES["4 × 4", "grpo"],
     ("16 × 1", "rredcot"): SHAPES["16 × 1", "rredcot"],

@@ -61,7 +61,7 @@ OF_SUCCESS = {
     "low_floor_trace": ("one baseline per trace, low floor", "#f2a65a"),
     "low_floor": ("default, low floor", "#2a7f4f"),
     "low_floor_credit_weight_0.5": ("default, low floor, credit_weight: 0.5", "#7cc49a"),
-    "low_variance": ("preset low_variance (on two)", "#111111"),
+    "low_variance": ("preset low_variance (80 to 98 % and any)", "#111111"),
     "no_baseline": ("no baseline at all", "#8e44ad"),
 }
 ON_TWO = {"low_variance": ("gradient_easy", "gradient_any")}
@@ -146,7 +146,9 @@ def draw_shape_signals(output: Path) -> None:
             inside = color if line == "-" else "white"
             axis.plot(entry["value"], y, "o", color=color, mfc=inside, label=None if row else label, markersize=5)
     labels = [f"{task}\n(SmolLM2-135M)" if task in LM_TASKS else task for task in SIGNAL_TASKS]
-    _finish_signals(axis, labels, ([0.7, 1, 1.5, 2, 3, 5, 8], ["0.7", "1", "1.5", "2", "3", "5", "8"]))
+    _finish_signals(
+        axis, labels, ([0.25, 0.5, 1, 1.5, 2, 3, 5, 8], ["0.25", "0.5", "1", "1.5", "2", "3", "5", "8"])
+    )
     axis.set_xlabel("signal over variance of the gradient, GRPO with 4 × 4 = 1, 95 % intervals")
     figure.legend(loc="outside upper center", ncols=3, frameon=False)
     save(figure, output)

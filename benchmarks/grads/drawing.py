@@ -53,7 +53,7 @@ def draw(
         axis.axvline(TARGET, color="black", linewidth=0.8, linestyle=":")
         axis.set_xlim(0, min(8.0, float(np.nanmax(high)) * 1.05))
         axis.set_title(family)
-        axis.set_xlabel("signal over variance, GRPO = 1 (95 %); red: cosine under .99")
+        axis.set_xlabel("signal over variance, GRPO = 1 (95 %); dotted: aim; red: cosine under .99")
     axes[0][0].set_yticks(rows, [ON_THE_PAGE[name] for name in names], fontsize=7)
     axes[0][0].set_ylim(len(names) - 0.4, -0.6)
     figure.tight_layout()
