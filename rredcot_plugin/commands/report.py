@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -270,13 +270,16 @@ def _print(corpus: Corpus, curves: Sequence[Curve], notes: Sequence[str], worst:
 
 def _write(page: Path, content: str) -> None:
     """Write the page in one move, so that nobody meets half of it."""
-    page.parent.mkdir(parents=True, exist_ok=True)
     part = page.with_name(page.name + ".part")
     try:
+        page.parent.mkdir(parents=True, exist_ok=True)
         part.write_text(content, encoding="utf-8")
         os.replace(part, page)
+    except OSError as error:
+        raise OSError(f"out={page}: cannot be written: {error.strerror}; take another place with --out") from error
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
 
 
 def _reason(error: ValueError | OSError) -> str:

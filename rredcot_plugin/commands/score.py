@@ -179,7 +179,7 @@ def _tell_result(settings: ScoreSettings, result: ScoreResult, console: Console)
 def summary_table(traces: Sequence[Trace], metrics: dict[str, float]) -> Table:
     """Counts and means over all scored traces, then a few metrics of this run."""
     from rredcot_plugin.offline.trace_stats import all_traits, group_of
-    from rredcot_plugin.report.text import plain
+    from rredcot_plugin.report.text import precise
 
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     table.add_column()
@@ -195,10 +195,10 @@ def summary_table(traces: Sequence[Trace], metrics: dict[str, float]) -> Table:
         ("answer_share", "share of credit at the answer"),
     ):
         known = [own[name] for own in traits if own[name] == own[name]]
-        table.add_row(title, plain(fmean(known)) if known else "n/a")
+        table.add_row(title, precise(fmean(known)) if known else "n/a")
     for name, title in SHOWN_METRICS.items():
         if name in metrics:
-            table.add_row(title, plain(metrics[name]))
+            table.add_row(title, precise(metrics[name]))
     return table
 
 

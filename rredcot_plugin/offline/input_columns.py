@@ -139,7 +139,7 @@ def response_text(value: Any) -> str:
 def read_reward(value: Any) -> float:
     """A number; one that no report would read back counts as infinite, for nobody."""
     if isinstance(value, str | int | float):
-        with suppress(ValueError):
+        with suppress(ValueError, OverflowError):
             number = float(value)
             return math.copysign(math.inf, number) if abs(number) >= LARGEST else number
     raise ValueError(f"reward: expected a number, got {value!r:.80}")

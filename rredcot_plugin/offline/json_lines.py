@@ -32,8 +32,7 @@ def read_lines(path: Path, parse: Callable[[int, Mapping[str, Any]], T]) -> tupl
         ValueError: no such file, or one of which not a single line can be read; the message has the first reason.
     """
     if not path.is_file():
-        found = "expected a file of JSON lines, got a folder" if path.is_dir() else "no such file"
-        raise ValueError(f"{path}: {found}")
+        raise ValueError(f"{path}: {why_not_read(path)}")
     good: list[T] = []
     bad: list[BadLine] = []
     for number, line in numbered_objects(path):
@@ -48,6 +47,15 @@ def read_lines(path: Path, parse: Callable[[int, Mapping[str, Any]], T]) -> tupl
             else f"{path}, line 1: expected JSON lines, got an empty file"
         )
     return good, bad
+
+
+def why_not_read(path: Path) -> str:
+    """Why a path is no file that can be read, for a message."""
+    if path.is_dir():
+        return "expected a file of JSON lines, got a folder"
+    if path.exists():
+        return "expected a file of JSON lines, got a pipe or a device, which cannot be read twice; write it to a file first"
+    return "no such file"
 
 
 def numbered_objects(path: Path) -> Iterable[tuple[int, bytes]]:
@@ -101,9 +109,28 @@ def _unicode_object(line: bytes) -> dict[str, Any]:
 def reason_of(error: Exception) -> str:
     """Why a line cannot be read, for a reader who does not know the code."""
     if isinstance(error, json.JSONDecodeError):
-        return f"no complete JSON: {error.msg} at character {error.pos + 1}; is the file truncated?"
+        is_cut = error.pos >= len(error.doc.rstrip()) or error.msg.startswith("Unterminated")
+        guess = "is the file truncated?" if is_cut else "expected one object per line"
+        if error.doc.strip() in ("{", "["):
+            guess = "is it written over several lines? `jq -c .` writes an object per line"
+        return f"no complete JSON: {error.msg} at character {error.pos + 1}; {_kind(error.doc[:4].encode('utf-8', 'surrogatepass')) or guess}"
     if isinstance(error, UnicodeEncodeError):
         return "no Unicode text: half a surrogate pair in it"
     if isinstance(error, UnicodeDecodeError):
-        return f"no UTF-8 text: {error.reason} at byte {error.start + 1}; expected JSON lines, not compressed"
+        kind = _kind(error.object) or "expected JSON lines, not compressed"
+        return f"no UTF-8 text: {error.reason} at byte {error.start + 1}; {kind}"
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
     return str(error) or type(error).__name__
+
+
+def _kind(line: bytes) -> str:
+    """What a file is that begins so, with the way to JSON lines; empty where it is nothing known."""
+    if line.startswith(b"\x1f\x8b"):
+        return "expected JSON lines, not compressed: this is gzip, `gzip -dc` unpacks it"
+    if line.startswith(b"PAR1"):
+        return (
+            "expected JSON lines, got Parquet: pandas.read_parquet(FILE).to_json(OUT, orient='records', lines=True) "
+            "writes them"
+        )
+    return ""

@@ -83,6 +83,9 @@ Tell = Callable[[str], None]
 SHOWN = 5
 """Lines that are named."""
 
+CONFIGS = ("config.json", "adapter_config.json")
+"""What a folder with a model, or with an adapter of one, holds."""
+
 
 def run_score(settings: ScoreSettings, tell: Tell, show: Callable[[Progress], None]) -> ScoreResult:
     """Score what is left to score. ``tell`` gets sentences.
@@ -123,10 +126,15 @@ def run_score(settings: ScoreSettings, tell: Tell, show: Callable[[Progress], No
 
 
 def _check_model(name: str) -> None:
-    """A path to nothing would be taken for a name on the Hugging Face hub, and refused as a misspelt one."""
-    if not name.startswith(("/", ".", "~")) or Path(name).is_dir():
+    """A path to no model would be taken for a name on the Hugging Face hub, or fail with what transformers says."""
+    path = Path(name)
+    if path.is_dir() and any((path / config).is_file() for config in CONFIGS):
         return
-    found = "is a file" if Path(name).is_file() else "no such folder"
+    if not path.exists() and not name.startswith(("/", ".", "~")):
+        return  # a name on the hub
+    found = (
+        "is a file" if path.is_file() else "no config.json in this folder" if path.is_dir() else "no such folder"
+    )
     hint = "; the shell has left ~ as it is: write $HOME instead" if name.startswith("~") else ""
     raise ValueError(
         f"model={name}: {found}; expected a folder with config.json, tokenizer and weights, or a name on the Hugging Face "

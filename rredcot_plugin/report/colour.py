@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rredcot_plugin.report.text import signed
+from rredcot_plugin.report.text import decimals, signed
 from rredcot_plugin.report.traces import ScoredSegment, Trace
 from rredcot_plugin.report.why import EXPLANATION
 
@@ -120,7 +120,8 @@ def render_legend(traces: Sequence[Trace], scales: Scales) -> str:
 def _ramp(kind: str, rows: Iterable[list[float]], scale: float) -> str:
     beyond = any(abs(number) > scale for row in rows for number in row)
     least, most = (" or less", " or more") if beyond else ("", "")
+    digits = decimals(scale)
     return (
-        f'<span class="scale {kind}">{signed(-scale)}{least}<span class="ramp" aria-hidden="true"></span>'
-        f"{signed(scale)}{most}</span>"
+        f'<span class="scale {kind}">{signed(-scale, digits)}{least}<span class="ramp" aria-hidden="true"></span>'
+        f"{signed(scale, digits)}{most}</span>"
     )

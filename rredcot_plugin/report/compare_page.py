@@ -19,7 +19,7 @@ from rredcot_plugin.report.plots import Picture, learning_curves
 from rredcot_plugin.report.report_page import render_figure, threshold
 from rredcot_plugin.report.select import Group
 from rredcot_plugin.report.svg import Plot, axis, drawable
-from rredcot_plugin.report.text import escape, plain, readable_prompt
+from rredcot_plugin.report.text import escape, plain, precise, readable_prompt
 from rredcot_plugin.report.value_curve import limits
 
 WINDOW = 5
@@ -74,12 +74,12 @@ def _cells(run: Run) -> list[str]:
         run.label,
         f"{run.corpus.num_traces:,}",
         f"{steps[0].step} to {steps[-1].step} ({len(steps)})",
-        plain(_mean(rewards[:WINDOW])),
-        plain(_mean(rewards[-WINDOW:])),
+        precise(_mean(rewards[:WINDOW])),
+        precise(_mean(rewards[-WINDOW:])),
         plain(_mean([s.tokens for s in steps]), 1),
         plain(_mean([s.segments for s in steps]), 1),
-        plain(_mean([s.squared_error for s in steps]), 3),
-        plain(bias.mean if bias else math.nan, 3),
+        precise(_mean([s.squared_error for s in steps]), 3),
+        precise(bias.mean if bias else math.nan, 3),
     ]
 
 
@@ -126,7 +126,7 @@ def metric_of_runs(runs: Sequence[Run], title: str, how: str, number: Callable[[
         if line:
             body += plot.line([step for step, _ in line], [y for _, y in line], style)
             body += "".join(
-                plot.dot(step, y, style, tip=f"{run.label}, step {step}: {plain(y, 3)}") for step, y in line
+                plot.dot(step, y, style, tip=f"{run.label}, step {step}: {precise(y, 3)}") for step, y in line
             )
     return Picture(title, how, plot.render(body, title), legend=tuple(legend))
 

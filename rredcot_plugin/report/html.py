@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from rredcot_plugin.report.colour import Scales, has_credit, kind_of, render_legend, strength
 from rredcot_plugin.report.fold import folded
 from rredcot_plugin.report.select import Group
-from rredcot_plugin.report.text import escape, plain, readable_prompt, short, signed
+from rredcot_plugin.report.text import decimals, escape, plain, readable_prompt, short, signed
 from rredcot_plugin.report.traces import ScoredSegment, Trace
 from rredcot_plugin.report.turns import render_own, render_turn
 from rredcot_plugin.report.value_curve import limits, value_curve
@@ -141,18 +141,18 @@ def _segments(trace: Trace, scales: Scales) -> str:
     is_bare = not has_credit(trace)
     kinds = " ".join(["segments", *(["long"] if _is_long(trace) else []), *(["bare"] if is_bare else [])])
     places = range(len(trace.segments))
-    rows = "".join(_bare_row(trace, i) if is_bare else _row(trace, i, scales) for i in places)
+    rows = "".join(_bare_row(trace, i, scales) if is_bare else _row(trace, i, scales) for i in places)
     if not rows:
         rows = '<li><span class="credit"></span><div class="text note">empty response</div></li>'
     return f'<ol class="{kinds}">{rows}</ol>'
 
 
-def _text(trace: Trace, index: int) -> str:
-    return render_turn(trace, index) + render_own(trace.segments[index], _budget(trace))
+def _text(trace: Trace, index: int, scales: Scales) -> str:
+    return render_turn(trace, index, decimals(scales.credit)) + render_own(trace.segments[index], _budget(trace))
 
 
-def _bare_row(trace: Trace, index: int) -> str:
-    return f'<li><div class="text">{_text(trace, index)}</div></li>'
+def _bare_row(trace: Trace, index: int, scales: Scales) -> str:
+    return f'<li><div class="text">{_text(trace, index, scales)}</div></li>'
 
 
 def _row(trace: Trace, index: int, scales: Scales) -> str:
@@ -163,9 +163,10 @@ def _row(trace: Trace, index: int, scales: Scales) -> str:
     opacities = f"--a:{strength(segment.credit, scales.credit):.2f};--b:{strength(segment.advantage, scales.advantage):.2f}"
     return (
         f'<li class="{kinds}" data-advantage="{kind_of(segment.advantage)}" style="{opacities}">'
-        f'<button type="button" class="credit"><span class="by-credit">{signed(segment.credit)}</span>'
-        f'<span class="by-advantage">{signed(segment.advantage)}</span></button>'
-        f'<div class="text">{flag}{_text(trace, index)}</div><div class="numbers">{_numbers(trace, index)}</div></li>'
+        f'<button type="button" class="credit"><span class="by-credit">{signed(segment.credit, decimals(scales.credit))}</span>'
+        f'<span class="by-advantage">{signed(segment.advantage, decimals(scales.advantage))}</span></button>'
+        f'<div class="text">{flag}{_text(trace, index, scales)}</div>'
+        f'<div class="numbers">{_numbers(trace, index, scales)}</div></li>'
     )
 
 
@@ -174,13 +175,14 @@ def _flagged(trace: Trace, scale: float) -> int | None:
     return trace.worst if trace.lowest_credit < -FLAGGED * scale else None
 
 
-def _numbers(trace: Trace, index: int) -> str:
+def _numbers(trace: Trace, index: int, scales: Scales) -> str:
     """Three lines, so that they take the same room for every segment."""
     segment: ScoredSegment = trace.segments[index]
     before, after = trace.values[index], trace.values[index + 1]
+    digits, of_advantage = decimals(scales.credit, 3), decimals(scales.advantage, 3)
     lines = (
         f"segment {index + 1} of {len(trace.segments)}, {_number(segment.tokens, 'token')}: ",
-        f"credit {signed(segment.credit, 3)}, advantage {signed(segment.advantage, 3)}; ",
-        f"expected reward {plain(before, 3)} before, {plain(after, 3)} after",
+        f"credit {signed(segment.credit, digits)}, advantage {signed(segment.advantage, of_advantage)}; ",
+        f"expected reward {plain(before, digits)} before, {plain(after, digits)} after",
     )
     return "".join(f"<span>{line}</span>" for line in lines)

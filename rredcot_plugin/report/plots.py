@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rredcot_plugin.report.corpus import HISTOGRAMS, WHOLE, CalibrationBin, Histogram, StepSummary
 from rredcot_plugin.report.curves import COLOURS, Curve
 from rredcot_plugin.report.svg import Axis, Plot, axis, drawable, tick
-from rredcot_plugin.report.text import plain
+from rredcot_plugin.report.text import column, precise, span
 
 NORMAL_95 = 1.96
 """A normal mean ± this many standard errors covers 95 %."""
@@ -124,7 +124,7 @@ def _steps(xs: Sequence[float]) -> Axis:
 def _dots(plot: Plot, steps: Sequence[StepSummary], field: str, style: str) -> str:
     if len(steps) > MOST_DOTS:
         return ""
-    tips = ((s, f"step {s.step}: {plain(getattr(s, field), 3)}, {s.traces} traces") for s in steps)
+    tips = ((s, f"step {s.step}: {precise(getattr(s, field), 3)}, {s.traces} traces") for s in steps)
     return "".join(plot.dot(s.step, getattr(s, field), style, tip=tip) for s, tip in tips)
 
 
@@ -165,10 +165,8 @@ def calibration_plot(bins: Sequence[CalibrationBin]) -> Picture:
         if len(drawable([b.reward_low, b.reward_high])) == 2:
             body += plot.whisker(b.value, b.reward_low, b.reward_high, "run1")
     for b in shown:
-        tip = (
-            f"V̂ {plain(b.low)} to {plain(b.high)}: {b.states} states of {b.prompts} prompts, mean reward "
-            f"{plain(b.reward, 3)} [{plain(b.reward_low, 3)}, {plain(b.reward_high, 3)}]"
-        )
+        reward, low, high = column((b.reward, b.reward_low, b.reward_high), 3)
+        tip = f"V̂ {span(b.low, b.high)}: {b.states} states of {b.prompts} prompts, mean reward {reward} [{low}, {high}]"
         body += plot.dot(b.value, b.reward, "run1 filled", 2.5 + 8.5 * math.sqrt(b.states / most), tip)
     return Picture(title, how, plot.render(body, title))
 
@@ -212,7 +210,7 @@ def _tip(low: float, high: float, count: int, is_whole: bool) -> str:
     if is_whole:
         last = high - 1
         return f"{low:g}: {count}" if last <= low else f"{low:g} to {last:g}: {count}"
-    return f"{plain(low, 3)} to {plain(high, 3)}: {count}"
+    return f"{span(low, high, 3)}: {count}"
 
 
 def _log_counts(most: int) -> Axis:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rredcot_plugin.offline.input_columns import NAMES, names_of
-from rredcot_plugin.offline.json_lines import UNREADABLE, array_of_objects, json_object, reason_of
+from rredcot_plugin.offline.json_lines import UNREADABLE, array_of_objects, json_object, reason_of, why_not_read
 from rredcot_plugin.offline.out_file import SCORED
 from rredcot_plugin.offline.rollout_record import found_keys, read_rollout
 from rredcot_plugin.report.choice import Candidate, Choice, Entry, Place
@@ -103,7 +103,7 @@ def find_files(paths: Iterable[Path]) -> list[File]:
             raise ValueError(f"{path}: no rollouts here, expected files called *.jsonl")
         for file in inside:
             if not file.is_file():
-                why = "expected a file of JSON lines, got no file" if file.exists() else "no such file or folder"
+                why = why_not_read(file) if file.exists() else "no such file or folder"
                 raise ValueError(f"{file}: {why}")
             found.setdefault(file.resolve(), File(file, not path.is_dir()))
     if not found:

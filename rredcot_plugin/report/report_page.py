@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from rredcot_plugin.report.colour import has_credit
+from rredcot_plugin.report.columns import bin_rewards, step_numbers
 from rredcot_plugin.report.controls import render_controls
 from rredcot_plugin.report.corpus import CalibrationBin, Corpus, StepSummary
 from rredcot_plugin.report.curves import Curve
@@ -15,7 +16,7 @@ from rredcot_plugin.report.page import Section, interactive, render_page, render
 from rredcot_plugin.report.plots import Picture, all_pictures
 from rredcot_plugin.report.select import Group
 from rredcot_plugin.report.svg import drawable, tick
-from rredcot_plugin.report.text import escape, plain
+from rredcot_plugin.report.text import column, escape, span
 
 FEW_SOURCES = 4
 """More sources than these are folded."""
@@ -179,26 +180,26 @@ def _step_table(steps: Sequence[StepSummary]) -> str:
     if not steps:
         return ""
     is_open = " open" if len(steps) == 1 else ""
-    table = render_table(STEP_HEADER, [_cells(step) for step in steps])
+    table = render_table(STEP_HEADER, _step_rows(steps))
     return f'<details class="fold"{is_open}><summary>Numbers of each step as a table</summary>{table}</details>'
 
 
 def _bin_table(bins: Sequence[CalibrationBin]) -> str:
     if not bins:
         return ""
-    rows = [
-        [
-            f"{plain(b.low)} to {plain(b.high)}", f"{b.states:,}", f"{b.prompts:,}", plain(b.value, 3),
-            plain(b.reward, 3), f"{plain(b.reward_low, 3)} to {plain(b.reward_high, 3)}",
-        ]
-        for b in bins
-    ]  # fmt: skip
-    table = render_table(BIN_HEADER, rows)
+    columns = [
+        [span(b.low, b.high) for b in bins],
+        [f"{b.states:,}" for b in bins],
+        [f"{b.prompts:,}" for b in bins],
+        column((b.value for b in bins), 3),
+        *bin_rewards(bins, 3),
+    ]
+    table = render_table(BIN_HEADER, list(zip(*columns, strict=True)))
     return f'<details class="fold"><summary>Calibration as a table</summary>{table}</details>'
 
 
-def _cells(step: StepSummary) -> list[str]:
-    bias = step.bias.mean if step.bias is not None else math.nan
-    numbers = (step.reward, step.reward_std, step.value, bias, step.squared_error)
-    lengths = ("n/a" if math.isnan(n) else f"{n:,.1f}" for n in (step.tokens, step.segments))
-    return [str(step.step), f"{step.traces:,}", *(plain(n, 3) for n in numbers), *lengths]
+def _step_rows(steps: Sequence[StepSummary]) -> list[Sequence[str]]:
+    lengths = (["n/a" if math.isnan(n) else f"{n:,.1f}" for n in (s.tokens, s.segments)] for s in steps)
+    starts = ([str(s.step), f"{s.traces:,}"] for s in steps)
+    numbers = zip(*step_numbers(steps, 3), strict=True)
+    return [[*start, *own, *end] for start, own, end in zip(starts, numbers, lengths, strict=True)]

@@ -12,6 +12,9 @@ WIDTH, HEIGHT = 400, 260
 LEFT, RIGHT, TOP, BOTTOM = 50, 14, 32, 44
 """Size of a plot and room around its frame, in user units; texts are 12 units high."""
 
+CHARACTER = 7.0
+"""Width of one in a text of an axis, on the safe side."""
+
 HUGE = 1e100
 """Numbers beyond this are not drawn: their differences would overflow."""
 
@@ -87,8 +90,13 @@ class Plot:
     across: Axis
     up: Axis
 
+    @property
+    def left(self) -> float:
+        """Where the frame begins: behind the longest text of the vertical axis."""
+        return max(LEFT, CHARACTER * max((len(text) for _, text in self.up.texts()), default=0) + 8)
+
     def x(self, number: float) -> float:
-        return LEFT + self.across.share(number) * (WIDTH - LEFT - RIGHT)
+        return self.left + self.across.share(number) * (WIDTH - self.left - RIGHT)
 
     def y(self, number: float) -> float:
         return HEIGHT - BOTTOM - self.up.share(number) * (HEIGHT - TOP - BOTTOM)
@@ -131,19 +139,27 @@ class Plot:
         )
 
     def _frame(self) -> str:
-        bottom, end = HEIGHT - BOTTOM, WIDTH - RIGHT
-        lines = "".join(f"M{LEFT} {self.y(number):.1f}H{end}" for number in self.up.ticks)
+        bottom, end, left = HEIGHT - BOTTOM, WIDTH - RIGHT, f"{self.left:.0f}"
+        lines = "".join(f"M{left} {self.y(number):.1f}H{end}" for number in self.up.ticks)
         ups = "".join(
-            f'<text x="{LEFT - 6}" y="{self.y(number) + 4:.1f}" text-anchor="end">{text}</text>'
+            f'<text x="{self.left - 6:.0f}" y="{self.y(number) + 4:.1f}" text-anchor="end">{text}</text>'
             for number, text in self.up.texts()
         )
         acrosses = "".join(
             f'<text x="{self.x(number):.1f}" y="{bottom + 17}" text-anchor="middle">{text}</text>'
-            for number, text in self.across.texts()
+            for number, text in self._spaced()
         )
         return (
-            f'<path class="grid" d="{lines}"/><path class="base" d="M{LEFT} {bottom}H{end}"/>{ups}{acrosses}'
+            f'<path class="grid" d="{lines}"/><path class="base" d="M{left} {bottom}H{end}"/>{ups}{acrosses}'
             f'<text class="label" x="4" y="15">{escape(self.up.label)}</text>'
-            f'<text class="label" x="{(LEFT + end) / 2:.0f}" y="{HEIGHT - 6}" text-anchor="middle">'
+            f'<text class="label" x="{(self.left + end) / 2:.0f}" y="{HEIGHT - 6}" text-anchor="middle">'
             f"{escape(self.across.label)}</text>"
         )
+
+    def _spaced(self) -> list[tuple[float, str]]:
+        """The texts under the horizontal axis: all, or every second, third, … one where they would touch."""
+        texts = self.across.texts()
+        if len(texts) < 2:
+            return texts
+        room = self.x(texts[1][0]) - self.x(texts[0][0])
+        return texts[:: math.ceil(CHARACTER * (max(len(text) for _, text in texts) + 1) / room)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
@@ -10,12 +9,13 @@ from rich.table import Table
 from rich.text import Text
 
 from rredcot_plugin.report.colour import credit_scale
+from rredcot_plugin.report.columns import bin_rewards, step_numbers
 from rredcot_plugin.report.corpus import HISTOGRAMS, WHOLE, CalibrationBin, Corpus, Histogram, StepSummary
 from rredcot_plugin.report.curves import Curve
 from rredcot_plugin.report.findings import findings
 from rredcot_plugin.report.select import worst_segments
 from rredcot_plugin.report.terminal import render_trace
-from rredcot_plugin.report.text import plain, short, visible
+from rredcot_plugin.report.text import column, plain, precise, short, span, visible
 
 BARS = "▁▂▃▄▅▆▇█"
 FEW_SOURCES = 4
@@ -82,12 +82,9 @@ def _table(*names: str) -> Table:
 def _steps(steps: Sequence[StepSummary]) -> RenderableType:
     table = _table("step", "traces", "reward", "std", "V̂ of prompt", "V̂ − R", "(R − V̂)²", "tokens", "segments")
     shown = thinned(steps)
-    for step in shown:
-        numbers = (step.reward, step.reward_std, step.value, step.bias.mean if step.bias else math.nan)
-        table.add_row(
-            str(step.step), f"{step.traces:,}", *map(plain, numbers), plain(step.squared_error, 3),
-            plain(step.tokens, 1), plain(step.segments, 1),
-        )  # fmt: skip
+    for step, *numbers in zip(shown, *step_numbers(shown, 2), strict=True):
+        lengths = plain(step.tokens, 1), plain(step.segments, 1)
+        table.add_row(str(step.step), f"{step.traces:,}", *numbers, *lengths)
     if len(shown) == len(steps):
         return table
     return Group(table, Text(f"{len(shown)} of {len(steps):,} steps", style="dim"))
@@ -101,19 +98,21 @@ def _curves(curves: Sequence[Curve]) -> Table:
         low, size = min(smoothed), max(smoothed) - min(smoothed)
         line = "".join(BARS[int((len(BARS) - 1) * (point - low) / size) if size else 0] for point in points)
         table.add_row(
-            Text(visible(curve.name)), plain(curve.values[0]), plain(curve.values[-1]), plain(smoothed[-1]), line
+            Text(visible(curve.name)),
+            precise(curve.values[0]),
+            precise(curve.values[-1]),
+            precise(smoothed[-1]),
+            line,
         )
     return table
 
 
 def _calibration(bins: Sequence[CalibrationBin]) -> Table:
     table = _table("V̂", "states", "prompts", "mean V̂", "mean reward", "95 % interval")
-    for one in bins:
-        interval = f"{plain(one.reward_low)} to {plain(one.reward_high)}" if one.prompts > 1 else "n/a"
-        table.add_row(
-            f"{plain(one.low)} to {plain(one.high)}", f"{one.states:,}", f"{one.prompts:,}", plain(one.value),
-            plain(one.reward), interval,
-        )  # fmt: skip
+    values = column(one.value for one in bins)
+    for one, value, reward, interval in zip(bins, values, *bin_rewards(bins, 2), strict=True):
+        known = interval if one.prompts > 1 else "n/a"
+        table.add_row(span(one.low, one.high), f"{one.states:,}", f"{one.prompts:,}", value, reward, known)
     return table
 
 
@@ -144,8 +143,11 @@ def _worst(corpus: Corpus, most: int) -> list[RenderableType]:
                 style="dim",
             )
         ]
+    losing = worst_segments(traces, most)
+    if not losing:
+        return [Text("\nNo segment lost reward.", style="dim")]
     scale = credit_scale(traces)
     found: list[RenderableType] = [_heading("Segments that lost the most reward")]
-    for trace, _ in worst_segments(traces, most):
+    for trace, _ in losing:
         found += [render_trace(trace, scale), Text("")]
     return found

@@ -5,6 +5,10 @@ from __future__ import annotations
 import html
 import math
 import re
+from collections.abc import Iterable
+
+SMALLEST = 1e-9
+"""What is smaller is taken for rounding: it is shown as 0."""
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 SPECIAL_TOKEN = re.compile(r"<\|[^|<>]{1,40}\|>")
@@ -63,10 +67,49 @@ def plain(number: float, digits: int = 2) -> str:
     return "n/a" if math.isnan(number) else signed(number, digits).removeprefix("+")
 
 
-def short(number: float) -> str:
-    """A number without decimals where it is whole, else with two.
+def decimals(size: float, least: int = 2) -> int:
+    """Decimals that show two digits of numbers of this size; ``least`` at least, and for what is only rounding.
 
-    >>> short(1.0), short(0.25)
-    ('1', '0.25')
+    >>> decimals(1e6), decimals(0.5), decimals(0.004), decimals(1e-6), decimals(0.0)
+    (2, 2, 4, 7, 2)
     """
-    return plain(number, 0 if number % 1 == 0 else 2)
+    return max(least, 1 - math.floor(math.log10(size))) if SMALLEST <= size < 1 else least
+
+
+def short(number: float) -> str:
+    """A number without decimals where it is whole, else with two, a small one with as many as it needs.
+
+    >>> short(1.0), short(0.25), short(-0.0004)
+    ('1', '0.25', '−0.00040')
+    """
+    return plain(number, 0 if number % 1 == 0 else decimals(abs(number)))
+
+
+def precise(number: float, least: int = 2) -> str:
+    """A number by itself, with two digits also where it is small.
+
+    >>> precise(0.5), precise(-0.0004)
+    ('0.50', '−0.00040')
+    """
+    return plain(number, decimals(abs(number), least))
+
+
+def column(numbers: Iterable[float], least: int = 2) -> list[str]:
+    """Numbers below each other, all with the decimals that the largest one needs.
+
+    >>> column([0.5, 0.0004]), column([0.0012, -0.0004])
+    (['0.50', '0.00'], ['0.0012', '−0.0004'])
+    """
+    numbers = list(numbers)
+    digits = decimals(max((abs(number) for number in numbers if math.isfinite(number)), default=0.0), least)
+    return [plain(number, digits) for number in numbers]
+
+
+def span(low: float, high: float, least: int = 2) -> str:
+    """The two edges of a bin, told apart however narrow it is.
+
+    >>> span(0.2, 0.3), span(-0.0002, -0.0001)
+    ('0.20 to 0.30', '−0.0002 to −0.0001')
+    """
+    digits = decimals(10.5 * (high - low), least)  # one digit of the width, which is round up to rounding
+    return f"{plain(low, digits)} to {plain(high, digits)}"

@@ -24,12 +24,12 @@ def turn_credit(trace: Trace, turn: int) -> float:
     return sum(segment.credit for number, segment in turns if number == turn)
 
 
-def turn_line(trace: Trace, index: int) -> str:
+def turn_line(trace: Trace, index: int, digits: int = 2) -> str:
     """ "turn 2, credit −0.10" for the first segment of a turn, of traces that have several; else nothing."""
     turns = trace.turns
     if turns[-1] == 1 or (index > 0 and turns[index] == turns[index - 1]):
         return ""
-    return f"turn {turns[index]}, credit {signed(turn_credit(trace, turns[index]))}"
+    return f"turn {turns[index]}, credit {signed(turn_credit(trace, turns[index]), digits)}"
 
 
 def observation_of(trace: Trace, index: int) -> str:
@@ -40,9 +40,9 @@ def observation_of(trace: Trace, index: int) -> str:
     return readable_prompt(segment.observation)
 
 
-def render_turn(trace: Trace, index: int) -> str:
+def render_turn(trace: Trace, index: int, digits: int = 2) -> str:
     """HTML that stands above a segment: the line of its turn and what was observed before it."""
-    line, observed = turn_line(trace, index), observation_of(trace, index)
+    line, observed = turn_line(trace, index, digits), observation_of(trace, index)
     found = f'<div class="turn">{escape(line)}</div>' if line else ""
     if not observed:
         return found

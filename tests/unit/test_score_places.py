@@ -19,6 +19,7 @@ from tests.unit.scored import rollouts, score  # noqa: F401  fixtures
         ("./nowhere", "no such folder; expected a folder with config.json"),
         ("~/nowhere", "the shell has left ~ as it is: write $HOME instead"),
         (__file__, "is a file; expected a folder with config.json"),
+        (str(Path(__file__).parent), "no config.json in this folder; expected a folder with config.json"),
     ],
 )
 def test_a_path_to_nothing_is_no_name_on_the_hub(rollouts: Path, model: str, told: str) -> None:
