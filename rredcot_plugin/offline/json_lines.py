@@ -113,7 +113,8 @@ def reason_of(error: Exception) -> str:
         guess = "is the file truncated?" if is_cut else "expected one object per line"
         if error.doc.strip() in ("{", "["):
             guess = "is it written over several lines? `jq -c .` writes an object per line"
-        return f"no complete JSON: {error.msg} at character {error.pos + 1}; {_kind(error.doc[:4].encode('utf-8', 'surrogatepass')) or guess}"
+        kind = _kind(error.doc[:4].encode("utf-8", "surrogatepass"))
+        return f"no complete JSON: {error.msg} at character {error.pos + 1}; {kind or guess}"
     if isinstance(error, UnicodeEncodeError):
         return "no Unicode text: half a surrogate pair in it"
     if isinstance(error, UnicodeDecodeError):
