@@ -8,12 +8,10 @@ it stands on the lines that earned it, in the others at the end.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from learn.curves import Curves, accuracy_at, reach
-from learn.statistics import Interval, paired_difference
+from learn.statistics import paired_difference
 from learn.summary import shown
-from shapes import GRPO, Found, Study, cell_of, family_table, finals, found_curves
+from shapes import ALONE, GRPO, Found, Study, beyond_one_baseline, cell_of, family_table, finals, found_curves
 
 SYSTEMS = {
     "grpo": "GRPO",
@@ -26,7 +24,7 @@ SYSTEMS = {
     "line_rewards_lam0": "on its lines: `lam_turn_rewards: 0`",
     "line_rewards_reinforce_plus_plus": "on its lines: REINFORCE++",
 }
-GROUPS, ALONE = "4 × 4", "16 × 1"
+GROUPS = "4 × 4"
 STUDY = Study(
     ("shares", "rungs"), {GROUPS: "learning_line_rewards_4", ALONE: "learning_line_rewards_1"}, (GROUPS,), SYSTEMS
 )
@@ -92,16 +90,6 @@ def _end(own: Curves, base: Curves, measure: str) -> str:
     )
 
 
-def beyond_one_baseline(parts: Sequence[Found]) -> Interval:
-    """Final reward of the default minus that of one baseline per trace, on the language model with 16 × 1 and the reward at the
-    end, over the seeds of all ``parts``; the two runs of a seed began with one model."""
-    ours, theirs = (
-        {seed: last for found in parts for seed, last in finals(found[ALONE, system]["ranks"]).items()}
-        for system in ("rredcot", "lean")
-    )
-    return paired_difference(ours, theirs)
-
-
 def continuations(found: Found) -> str:
     """What MC-GRPO's four continuations per boundary give on the language model, against the default of the same seeds: final
     reward, tokens and seconds of a run, and the reward where it has used up the default's tokens or seconds."""
@@ -127,7 +115,9 @@ def main() -> None:
     for (shape, system), own in found_curves(FASTER).items():
         last = own["ranks"].final("accuracy").tolist()
         print(f"at twice the rate {shape} {system}: {', '.join(f'{reward:.2f}' for reward in last)}")
-    print(f"\nthe default beyond one baseline per trace, all seeds: {shown(beyond_one_baseline(parts), 3)}")
+    print(
+        f"\nthe default beyond one baseline per trace, all seeds: {shown(beyond_one_baseline(parts, 'ranks'), 3)}"
+    )
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ seed, against GRPO in groups of other sizes too.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,6 +26,8 @@ FOLDER = Path(__file__).parent / "results"
 SYSTEMS = {
     "grpo": "GRPO",
     "reinforce_plus_plus": "REINFORCE++",
+    "otb": "verl's optimal token baseline",
+    "otb_leave_one_out": "… without the own reward (`baseline: token`)",
     "no_baseline": "no baseline at all",
     "rredcot": "the default",
     "lean": "one baseline per trace (`preset=lean`)",
@@ -33,7 +35,7 @@ SYSTEMS = {
 }
 """Names of ``learning.py``, and of the page."""
 
-GRPO = "grpo"
+GRPO, ALONE = "grpo", "16 × 1"
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,9 @@ LANGUAGE_MODEL = Study(
 TOTALS = Study(
     ("totals",), {"4 × 4": "learning_lm_totals_4", "16 × 1": "learning_lm_totals_1"}, ("4 × 4", "16 × 1")
 )
+TOTALS_AGAIN = Study(("totals",), {"16 × 1": "learning_lm_totals_again"}, ())
+"""Other seeds, on the language model as another processor warms it up: the last bits of its weights differ."""
+
 LARGE = Study(
     ("habits", "chains", "shares"), {"8 × 8": "learning_large", "64 × 1": "learning_large_1"}, ("8 × 8", "64 × 1")
 )
@@ -152,6 +157,16 @@ def gains(study: Study, found: Found, base: str) -> str:
     return "\n".join(lines)
 
 
+def beyond_one_baseline(parts: Sequence[Found], family: str) -> Interval:
+    """Final reward of the default minus that of one baseline per trace, with 16 × 1 and the reward at the end, over the seeds of
+    all ``parts``; the two runs of a seed began with one model."""
+    ours, theirs = (
+        {seed: last for found in parts for seed, last in finals(found[ALONE, system][family]).items()}
+        for system in ("rredcot", "lean")
+    )
+    return paired_difference(ours, theirs)
+
+
 def finals(curves: Curves, measure: str = "accuracy") -> dict[int, float]:
     return dict(zip(curves.seeds.tolist(), curves.final(measure).tolist(), strict=True))
 
@@ -160,6 +175,8 @@ def main() -> None:
     for study in (TINY, SHARES, LARGE, LANGUAGE_MODEL, TOTALS):
         found = found_curves(study)
         print(table(study, found), *(gains(study, found, base) for base in study.bases), sep="\n\n", end="\n\n")
+    gap = beyond_one_baseline([found_curves(TOTALS_AGAIN)], "totals")
+    print(f"the language model on totals, the default minus one baseline per trace: {shown(gap, 3)}")
 
 
 if __name__ == "__main__":

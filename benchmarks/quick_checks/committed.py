@@ -45,7 +45,7 @@ COMMANDS = {
     "rredcot --system low_variance preset=low_variance --rates 1e-4 --tuning-seeds --seeds 0 1 2 3 4 "
     "--output benchmarks/results/learning_shape.json",
     "learning_shape_4": "python benchmarks/learning.py --prompts 4 --group 4 --families habits chains parts --systems grpo "
-    "--system low_variance preset=low_variance --rates 1e-4 --tuning-seeds --seeds 0 1 2 3 4 "
+    "otb otb_leave_one_out --system low_variance preset=low_variance --rates 1e-4 --tuning-seeds --seeds 0 1 2 3 4 "
     "--output benchmarks/results/learning_shape_4.json",
     **{
         f"learning_{study}_1": f"python benchmarks/learning.py --prompts 16 --group 1 --families {families} --systems grpo "
@@ -53,7 +53,7 @@ COMMANDS = {
         f"--tuning-seeds --seeds 0 1 2 3 4 --output benchmarks/results/learning_{study}_1.json"
         for study, families in (("shape", "habits chains parts"), ("shares", "shares"))
     },
-    "learning_shares_4": "python benchmarks/learning.py --prompts 4 --group 4 --families shares --systems grpo rredcot "
+    "learning_shares_4": "python benchmarks/learning.py --prompts 4 --group 4 --families shares --systems grpo rredcot otb otb_leave_one_out "
     "--system low_variance preset=low_variance --rates 1e-4 --tuning-seeds --seeds 0 1 2 3 4 "
     "--output benchmarks/results/learning_shares_4.json",
     **{
@@ -101,6 +101,9 @@ COMMANDS = {
     "learning_lm_ranks_again": "python benchmarks/learning.py --batch lm --matmul bfloat16 --families ranks --steps 50 "
     "--eval-every 10 --prompts 16 --group 1 --systems rredcot mc_grpo --system lean preset=lean "
     "--rates 2e-5 --tuning-seeds --seeds 5 6 7 --output benchmarks/results/learning_lm_ranks_again.json",
+    "learning_lm_totals_again": "python benchmarks/learning.py --batch lm --matmul bfloat16 --families totals --steps 50 "
+    "--eval-every 10 --prompts 16 --group 1 --systems rredcot --system lean preset=lean "
+    "--rates 2e-5 --tuning-seeds --seeds 5 6 7 --output benchmarks/results/learning_lm_totals_again.json",
     **{
         f"learning_lm_ranks_faster_{group}": "python benchmarks/learning.py --batch lm --matmul bfloat16 --families ranks "
         f"--steps 50 --eval-every 10 --prompts {16 // group} --group {group} --systems {systems} --rates 4e-5 --tuning-seeds "

@@ -51,3 +51,33 @@ def test_runs_that_chose_the_rate_are_not_measured(found: shapes.Found) -> None:
 
 def test_the_picture_has_the_curves_that_were_measured(found: shapes.Found) -> None:
     assert set(curve_figures.LARGE_SHAPES) <= set(found)
+
+
+def test_the_page_says_what_token_baselines_need() -> None:
+    page = (ROOT / "docs" / "evidence" / "learning.md").read_text("utf-8")
+    told = page.partition("**verl's optimal token baseline**")[2].partition("\n")[0]
+    needed: dict[str, list[str]] = {"otb": [], "otb_leave_one_out": []}
+    for study in (shapes.TINY, shapes.SHARES):
+        own = shapes.found_curves(study)
+        for system, texts in needed.items():
+            for family, curves in own["4 × 4", system].items():
+                assert curves.seeds.tolist() == [0, 1, 2, 3, 4]
+                texts.append(shown(reach(curves, own["4 × 4", "grpo"][family], "step")))
+    assert len(needed["otb"]) == 4 and not [text for text in needed["otb"] if text not in told]
+    first = [text.partition(" [")[0].replace("> 1.00", "> 1") for text in needed["otb_leave_one_out"]]
+    assert told.endswith(f"without the own reward {', '.join(first[:3])} and {first[3]}.")
+
+
+def test_the_pages_say_what_segments_add_on_sums_of_the_language_model() -> None:
+    found = shapes.found_curves(shapes.TOTALS_AGAIN)
+    ours, theirs = (found["16 × 1", system]["totals"] for system in ("rredcot", "lean"))
+    assert ours.seeds.tolist() == theirs.seeds.tolist() == [5, 6, 7] and ours.weights == theirs.weights
+    gain = shapes.beyond_one_baseline([found], "totals")
+    turned = {"value": -gain["value"], "low": -gain["high"], "high": -gain["low"]}
+    for page, entry in (
+        ("README.md", gain),
+        ("docs/evidence/language-model.md", gain),
+        ("docs/evidence/index.md", turned),
+    ):
+        text = (ROOT / page).read_text("utf-8").replace("−", "-")
+        assert f"{entry['value']:.3f} [{entry['low']:.3f}, {entry['high']:.3f}]" in text, page
