@@ -61,3 +61,8 @@ def test_every_script_and_folder_is_named_and_every_link_leads_somewhere() -> No
             assert path.name in TEXT or path.stem in ENTRIES, path.name
     for target in re.findall(r"\]\(([^)#:]+)\)", TEXT):
         assert (contents.FOLDER / target).exists(), target
+
+
+def test_no_recorded_command_names_a_folder_of_one_machine() -> None:
+    commands = {name: str((COMMITTED.record(name) or {}).get("command", "")) for name in COMMITTED.names()}
+    assert not {name: command for name, command in commands.items() if re.search(r"(?:^|[\s=])[/~]", command)}
