@@ -98,12 +98,12 @@ COMMANDS = {
         f"--seeds 0 1 2 3 4 --output benchmarks/results/learning_lm_ranks_{group}.json"
         for group, systems in ((4, "grpo"), (1, "grpo rredcot line_rewards --system lean preset=lean"))
     },
-    "learning_lm_ranks_again": "python benchmarks/learning.py --batch lm --matmul bfloat16 --families ranks --steps 50 "
-    "--eval-every 10 --prompts 16 --group 1 --systems rredcot mc_grpo --system lean preset=lean "
-    "--rates 2e-5 --tuning-seeds --seeds 5 6 7 --output benchmarks/results/learning_lm_ranks_again.json",
-    "learning_lm_totals_again": "python benchmarks/learning.py --batch lm --matmul bfloat16 --families totals --steps 50 "
-    "--eval-every 10 --prompts 16 --group 1 --systems rredcot --system lean preset=lean "
-    "--rates 2e-5 --tuning-seeds --seeds 5 6 7 --output benchmarks/results/learning_lm_totals_again.json",
+    **{
+        f"learning_lm_{family}_again": f"python benchmarks/learning.py --batch lm --matmul bfloat16 --families {family} "
+        f"--steps 50 --eval-every 10 --prompts 16 --group 1 --systems {systems} --system lean preset=lean --rates 2e-5 "
+        f"--tuning-seeds --seeds 5 6 7 --output benchmarks/results/learning_lm_{family}_again.json"
+        for family, systems in (("ranks", "rredcot mc_grpo"), ("totals", "rredcot"))
+    },
     **{
         f"learning_lm_ranks_faster_{group}": "python benchmarks/learning.py --batch lm --matmul bfloat16 --families ranks "
         f"--steps 50 --eval-every 10 --prompts {16 // group} --group {group} --systems {systems} --rates 4e-5 --tuning-seeds "

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.text import Text
 
 from rredcot_plugin.commands.report_steps import parse_steps, steps_there
-from rredcot_plugin.commands.writing import check_is_file
+from rredcot_plugin.commands.writing import check_is_file, why_not_written
 
 if TYPE_CHECKING:
     from rredcot_plugin.report.corpus import Corpus
@@ -276,7 +276,7 @@ def _write(page: Path, content: str) -> None:
         part.write_text(content, encoding="utf-8")
         os.replace(part, page)
     except OSError as error:
-        raise OSError(f"out={page}: cannot be written: {error.strerror}; take another place with --out") from error
+        raise OSError(f"{why_not_written('out', page, error)} with --out") from error
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)

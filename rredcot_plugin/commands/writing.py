@@ -31,5 +31,10 @@ def written(option: str, path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise typer.BadParameter(f"{option}={path}: cannot be written: {reason}; take another place") from error
+        raise typer.BadParameter(why_not_written(option, path, error)) from error
+
+
+def why_not_written(option: str, path: Path, error: OSError) -> str:
+    """Why ``path``, which the user gave as ``option``, cannot be written, for a message."""
+    reason = error.strerror or type(error).__name__
+    return f"{option}={path}: cannot be written: {reason}; take another place"

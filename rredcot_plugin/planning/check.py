@@ -26,7 +26,7 @@ def predicted_ratio(
 def padded_probes(sizes: ModelSizes, lengths: Sequence[int], probe_tokens: int) -> Flops:
     """Operations of ``forward_batched`` on rows of these lengths, prefix and probe.
 
-    Its rows are padded to the longest of their chunk, w tokens, behind a mask, so that attention skips nothing: w² keys
+    Its rows are padded to the longest of their chunk, w tokens, under a mask, so that attention skips nothing: w² keys
     a row; logits are made where any row of the chunk needs them.
     """
     total = Flops(0.0, 0.0, 0.0)

@@ -49,7 +49,7 @@ def drawable(numbers: Iterable[float]) -> list[float]:
 def axis(label: str, numbers: Iterable[float], *, whole: bool = False, count: int = 5) -> Axis:
     """An axis over all drawable numbers (at least one), widened to round ticks of 1, 2 or 5 times a power of ten.
 
-    ``whole``: ticks at whole numbers only, and not widened.
+    ``whole``: ticks at integers only, and not widened.
     """
     found = drawable(numbers)
     low, high = min(found), max(found)
@@ -92,7 +92,7 @@ class Plot:
 
     @property
     def left(self) -> float:
-        """Where the frame begins: behind the longest text of the vertical axis."""
+        """Where the frame begins: to the right of the longest text of the vertical axis."""
         return max(LEFT, CHARACTER * max((len(text) for _, text in self.up.texts()), default=0) + 8)
 
     def x(self, number: float) -> float:
