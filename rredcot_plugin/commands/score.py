@@ -63,7 +63,7 @@ def score(
 ) -> None:
     """Segment rollouts and redistribute their rewards, without training; run it again to continue where it stopped."""
     require(NEEDS, "score", code=2)
-    from rredcot_plugin.offline.model import Placement
+    from rredcot_plugin.offline.loading import Placement
     from rredcot_plugin.offline.output import OutputExistsError
     from rredcot_plugin.offline.prompts import HOW
     from rredcot_plugin.offline.run import ScoreSettings

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import torch
 
 from rredcot_plugin.dry_run.errors import RecipeError
+from rredcot_plugin.offline.hub import hub_answers
 from rredcot_plugin.planning.models import count_parameters
 
 TINY = {
@@ -38,7 +37,6 @@ SEED = 0
 """Of the tiny model's weights: two dry runs of a recipe practise the same model."""
 
 SPECIAL_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>"]
-CONNECT_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,7 @@ def find_architecture(path: str, trust_remote_code: bool = False) -> Architectur
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
     is_folder = Path(path).is_dir()
     for local in (True, False):
-        if not local and (is_folder or not _hub_answers()):
+        if not local and (is_folder or not hub_answers()):
             break
         try:
             config = AutoConfig.from_pretrained(path, local_files_only=local, **options)
@@ -86,20 +84,6 @@ def find_architecture(path: str, trust_remote_code: bool = False) -> Architectur
             )
         return Architecture(path, config, tokenizer, "")
     return _known(path)
-
-
-def _hub_answers() -> bool:
-    from huggingface_hub import constants
-
-    if constants.HF_HUB_OFFLINE:
-        return False
-    address = urlsplit(constants.ENDPOINT)
-    port = address.port or (443 if address.scheme == "https" else 80)
-    try:
-        socket.create_connection((address.hostname or "", port), CONNECT_SECONDS).close()
-    except OSError:
-        return False
-    return True
 
 
 def known_architectures() -> dict[str, dict[str, Any]]:

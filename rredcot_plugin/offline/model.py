@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,69 +27,11 @@ from rredcot_plugin.probes.log_probs import pick_rows
 
 logger = logging.getLogger(__name__)
 
-DEVICES = ("auto", "cpu", "cuda")
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 LOGIT_ROWS = 256
 """Rows of logits of traces that exist at once: (256, V) and a few float32 copies of that."""
 
 PROBE_TOKENS = 2048
 """The same for probes, in the model's dtype."""
-
-
-@dataclass(frozen=True)
-class Placement:
-    """Where a model runs and in which type. ``auto``: the GPU where there is one, bfloat16 on it, else float32."""
-
-    device: str
-    dtype: str
-
-    @classmethod
-    def choose(cls, device: str = "auto", dtype: str = "auto") -> Placement:
-        """Raises ValueError naming what is allowed, or that no GPU is there."""
-        if device not in DEVICES:
-            raise ValueError(f"device={device}: allowed are {', '.join(DEVICES)}")
-        if dtype != "auto" and dtype not in DTYPES:
-            raise ValueError(f"dtype={dtype}: allowed are auto, {', '.join(DTYPES)}")
-        if device == "cuda" and not torch.cuda.is_available():
-            raise ValueError("device=cuda: no GPU that torch can use here; take --device cpu")
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-        if dtype == "auto":
-            dtype = "bfloat16" if device == "cuda" else "float32"
-        return cls(device, dtype)
-
-
-def load_tokenizer(name: str, chat_template: Path | None = None, trust_remote_code: bool = False) -> Any:
-    """The tokenizer of a model, with another chat template where one is given; ValueError if it cannot be read."""
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code)
-    except Exception as error:
-        raise ValueError(f"model={name}: its tokenizer cannot be loaded: {_first_line(error)}") from error
-    if chat_template is not None:
-        try:
-            tokenizer.chat_template = chat_template.read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"chat-template={chat_template}: cannot be read: {error}") from error
-    return tokenizer
-
-
-def load_model(name: str, placement: Placement, trust_remote_code: bool = False) -> nn.Module:
-    """The model in eval mode, in its place; ValueError if it cannot be loaded."""
-    from transformers import AutoModelForCausalLM
-
-    try:
-        model: nn.Module = AutoModelForCausalLM.from_pretrained(
-            name, dtype=DTYPES[placement.dtype], trust_remote_code=trust_remote_code
-        )
-    except Exception as error:
-        raise ValueError(f"model={name}: cannot be loaded as a causal LM: {_first_line(error)}") from error
-    return model.to(placement.device).eval()
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from rredcot_plugin.offline.chunks import Chunk, make_chunks
 from rredcot_plugin.offline.encode import RowEncoder
 from rredcot_plugin.offline.input_columns import last_outputs, read_rows
 from rredcot_plugin.offline.json_lines import BadLine
-from rredcot_plugin.offline.model import Placement, Scorer, load_model, load_tokenizer
+from rredcot_plugin.offline.loading import Placement, load_model, load_tokenizer
+from rredcot_plugin.offline.model import Scorer
 from rredcot_plugin.offline.output import Output, digest
 from rredcot_plugin.offline.score import ChunkScorer, check_offline
 from rredcot_plugin.values.reference import reference_column
