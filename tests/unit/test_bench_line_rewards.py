@@ -91,14 +91,8 @@ def test_the_language_models_page_has_the_committed_gains() -> None:
     assert len(cited) == 1 and cited[0] in line_rewards.intervals(found)
     readme = (root / "README.md").read_text("utf-8").replace("−", "-")
     gained = [line.partition("minus GRPO's ")[2] for line in line_rewards.intervals(found).splitlines()]
-    assert len(gained) == 5 and all(f"| {gap} |" in readme for gap in gained[1:3])
-    for number in (
-        "0.054 [0.021, 0.088]",
-        "0.072 [0.019, 0.125]",
-        "0.027 [0.009, 0.045]",
-        "0.029 [0.017, 0.041]",
-    ):
-        assert number in readme
+    assert gained[1:3] == ["-0.017 [-0.074, 0.039]", "0.054 [0.021, 0.088]"]
+    assert all(gap in readme for gap in gained[1:3])
 
 
 def test_more_seeds_on_another_draw_of_the_model_are_told() -> None:
@@ -123,8 +117,6 @@ def test_the_page_says_what_continuations_give_and_cost_on_the_language_model() 
     text = page.replace("−", "-").partition("**MC-GRPO**")[2].partition("\n\n")[0]
     cited = re.findall(r"-?\d\.\d+ \[[^]]+\]|\d\.\d\b|\d\.\d\d\b", text)
     assert len(cited) == 5 and not [number for number in cited if number not in said.partition("minus it")[2]]
-    readme = (Path(__file__).parents[2] / "README.md").read_text("utf-8").replace("−", "-")
-    assert cited[0] in readme and f"{cited[1]} times the generated tokens" in readme
 
 
 def test_the_page_says_where_twice_the_rate_ends() -> None:

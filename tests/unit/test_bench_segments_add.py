@@ -123,7 +123,7 @@ def test_the_page_and_the_readme_have_the_second_task_of_the_language_model() ->
     texts = [path.read_text("utf-8").replace("−", "-") for path in (page, readme)]
     gained = _against_groups(study)
     steps, gap = gained["16 × 1 rredcot"].split("; ")
-    assert all(gap in text and gained["16 × 1 grpo"].split("; ")[1] in text for text in texts)
+    assert all(gap in text for text in texts) and gained["16 × 1 grpo"].split("; ")[1] in texts[0]
     assert steps in texts[0] and gained["4 × 4 rredcot"].split("; ")[1] in texts[0]
     rloo = json.loads((shapes.FOLDER / "learning_lm_totals_4.json").read_text("utf-8"))["summary"][
         "totals/rloo/final_minus_grpo"
@@ -135,6 +135,26 @@ def _against_groups(study: shapes.Study) -> dict[str, str]:
     """Steps and gaps against GRPO with 4 × 4, by shape and system."""
     lines = shapes.gains(study, shapes.found_curves(study), "4 × 4").splitlines()[1:]
     return {line.partition(": ")[0]: line.partition(": ")[2] for line in lines}
+
+
+def test_the_table_of_the_readme_is_what_was_measured() -> None:
+    rows = [
+        line.split(" | ")[1:]
+        for line in (ROOT / "README.md").read_text("utf-8").splitlines()
+        if line.startswith("| ") and "16 × 1" in line
+    ]
+    groups, shares = (_against_groups(study) for study in (shapes.TINY, shapes.SHARES))
+    assert len(rows) == 4
+    for cells, system in zip(rows, ("rredcot", "lean", "grpo", "reinforce_plus_plus"), strict=True):
+        own, alone = groups[f"16 × 1 {system}"], shares[f"16 × 1 {system}"]
+        steps = re.findall(r"> \d[^]]+\]|\d[^]]+\]", own.partition("; ")[0])
+        assert [cell.strip(" |") for cell in cells[:3]] == [
+            step.replace(", 1.00]", ", or never]") for step in steps
+        ]
+        if not alone.startswith("> "):
+            assert cells[3].strip(" |") == alone.partition("; ")[0]
+    assert rows[2][3].startswith("never: ends 0.286 [0.216, 0.356] lower")
+    assert shares["16 × 1 grpo"].endswith("-0.286 [-0.356, -0.216]")
 
 
 def test_the_page_has_signals_of_shapes() -> None:
