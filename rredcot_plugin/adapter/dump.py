@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import logging
-import os
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rredcot_plugin.adapter.trace_record import CreditedBatch, trace_record
+from rredcot_plugin.adapter.whole_file import whole_file
 from rredcot_plugin.config import RRedCoTConfig
 
 logger = logging.getLogger(__name__)
@@ -107,14 +106,6 @@ def choose_rows(group_ids: Sequence[Hashable], most: int) -> list[int]:
 
 
 def _write_whole(path: Path, lines: Iterable[str]) -> None:
-    """Write in one move, so that a reader never meets half a file; what is left of a failed try is removed."""
-    part = path.with_name(path.name + ".part")
-    try:
-        # half a surrogate pair, which UTF-8 cannot hold, becomes JSON's own \uXXXX
-        with part.open("w", encoding="utf-8", errors="backslashreplace") as file:
-            file.writelines(lines)
-        os.replace(part, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
-        raise
+    # half a surrogate pair, which UTF-8 cannot hold, becomes JSON's own \uXXXX
+    with whole_file(path) as part, part.open("w", encoding="utf-8", errors="backslashreplace") as file:
+        file.writelines(lines)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from itertools import compress
 from pathlib import Path
@@ -14,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from rredcot_plugin.adapter.whole_file import whole_file
 from rredcot_plugin.commands.score import tell_left_out
 from rredcot_plugin.commands.writing import check_is_file, written
 
@@ -128,12 +128,10 @@ def _parse(_: int, record: Mapping[str, Any]) -> Scored:
 
 
 def write_records(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
-    """Write JSON lines in one move, so that nobody meets half a file."""
+    """Write JSON lines, in one move."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    with part.open("w", encoding="utf-8") as file:
+    with whole_file(path) as part, part.open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-    os.replace(part, path)
 
 
 def _preview(traces: Sequence[Trace], console: Console) -> None:

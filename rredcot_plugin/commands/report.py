@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from rredcot_plugin.adapter.whole_file import whole_file
 from rredcot_plugin.commands.report_steps import parse_steps, steps_there
 from rredcot_plugin.commands.writing import check_is_file, why_not_written
 
@@ -269,17 +269,12 @@ def _print(corpus: Corpus, curves: Sequence[Curve], notes: Sequence[str], worst:
 
 
 def _write(page: Path, content: str) -> None:
-    """Write the page in one move, so that nobody meets half of it."""
-    part = page.with_name(page.name + ".part")
     try:
         page.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(content, encoding="utf-8")
-        os.replace(part, page)
+        with whole_file(page) as part:
+            part.write_text(content, encoding="utf-8")
     except OSError as error:
         raise OSError(f"{why_not_written('out', page, error)} with --out") from error
-    finally:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
 
 
 def _reason(error: ValueError | OSError) -> str:

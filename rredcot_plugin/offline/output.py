@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, Self
 
 import torch
 
+from rredcot_plugin.adapter.whole_file import whole_file
 from rredcot_plugin.offline.json_lines import BadLine
 from rredcot_plugin.offline.out_file import why_no_file
 
@@ -98,9 +99,8 @@ class Output:
         before = self.state
         self.state = State(before.chunks + 1, size, calibrator, (*before.left_out, *left_out))
         self._states = [*self._states, self.state][-KEPT:]
-        part = state_path(self.path).with_suffix(".part")
-        torch.save([_plain(state) for state in self._states], part)
-        os.replace(part, state_path(self.path))
+        with whole_file(state_path(self.path)) as part:
+            torch.save([_plain(state) for state in self._states], part)
 
 
 def meta_path(path: Path) -> Path:
@@ -138,7 +138,8 @@ def _begin(path: Path, file: BinaryIO, meta: Mapping[str, Any], force: bool) -> 
     if size or state_path(path).exists():  # a run that ended before its first chunk leaves nothing to keep
         _check_meta(path, meta)
     else:
-        _replace(meta_path(path), json.dumps(meta, indent=1).encode())
+        with whole_file(meta_path(path)) as part:
+            part.write_bytes(json.dumps(meta, indent=1).encode())
     states = [state for state in _read_states(path) if state.size <= size]
     file.truncate(states[-1].size)
     return states
@@ -182,9 +183,3 @@ def _read_states(path: Path) -> list[State]:
 
 def _plain(state: State) -> dict[str, Any]:
     return {**vars(state), "left_out": [(bad.number, bad.reason) for bad in state.left_out]}
-
-
-def _replace(path: Path, content: bytes) -> None:
-    part = path.with_name(path.name + ".part")
-    part.write_bytes(content)
-    os.replace(part, path)

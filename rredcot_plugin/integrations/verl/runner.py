@@ -13,6 +13,7 @@ import functools
 import logging
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from rredcot_plugin.adapter.data_plane import OpenRows
 from rredcot_plugin.adapter.dump import Dumper
 from rredcot_plugin.adapter.state import state_of, take_up
 from rredcot_plugin.adapter.trace_record import Asked, CreditedBatch
+from rredcot_plugin.adapter.whole_file import whole_file
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.credit.metrics import share
 from rredcot_plugin.integrations.verl import transfer_fields
@@ -168,9 +170,8 @@ class CreditRunner:
     def save(self, folder: str) -> None:
         """Write what is known of past steps beside verl's checkpoint, in one move."""
         os.makedirs(folder, exist_ok=True)
-        path = os.path.join(folder, STATE_FILE)
-        torch.save(state_of(self.calibrator, self.credit_workers.encoder), path + ".part")
-        os.replace(path + ".part", path)
+        with whole_file(Path(folder, STATE_FILE)) as part:
+            torch.save(state_of(self.calibrator, self.credit_workers.encoder), part)
 
     def load(self, folder: str) -> None:
         """Go on as the run that has saved there; a checkpoint without our file is warned of.
