@@ -76,6 +76,9 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "learning_lm_totals_again": Entry(
             "… other seeds and the last bits of other weights, with one baseline per trace", LANGUAGE_MODEL
         ),
+        "learning_lm_totals_again_4": Entry(
+            "… in groups of four, with the optimal token baseline without the own reward", LANGUAGE_MODEL
+        ),
         "learning_low_floor": Entry("the same with baselines of a low floor, at one rate", LEARNING),
         "learning_shape": Entry("the same rollouts as 8 prompts × 2 in place of 2 × 8", LEARNING),
         "learning_shape_4": Entry("… as 4 prompts × 4", LEARNING),

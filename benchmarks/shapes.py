@@ -66,7 +66,9 @@ LANGUAGE_MODEL = Study(
 TOTALS = Study(
     ("totals",), {"4 × 4": "learning_lm_totals_4", "16 × 1": "learning_lm_totals_1"}, ("4 × 4", "16 × 1")
 )
-TOTALS_AGAIN = Study(("totals",), {"16 × 1": "learning_lm_totals_again"}, ())
+TOTALS_AGAIN = Study(
+    ("totals",), {"4 × 4": "learning_lm_totals_again_4", "16 × 1": "learning_lm_totals_again"}, ("4 × 4",)
+)
 """Other seeds, on the language model as another processor warms it up: the last bits of its weights differ."""
 
 LARGE = Study(
@@ -172,7 +174,7 @@ def finals(curves: Curves, measure: str = "accuracy") -> dict[int, float]:
 
 
 def main() -> None:
-    for study in (TINY, SHARES, LARGE, LANGUAGE_MODEL, TOTALS):
+    for study in (TINY, SHARES, LARGE, LANGUAGE_MODEL, TOTALS, TOTALS_AGAIN):
         found = found_curves(study)
         print(table(study, found), *(gains(study, found, base) for base in study.bases), sep="\n\n", end="\n\n")
     gap = beyond_one_baseline([found_curves(TOTALS_AGAIN)], "totals")

@@ -192,7 +192,7 @@ def histogram(key: str, found: Histogram | None) -> Picture:
         return Picture(title, how, missing="there are no such numbers")
     filled = sorted(count for count in found.counts if count)
     is_log = filled[-1] > 200 * filled[len(filled) // 2]
-    up = _log_counts(filled[-1]) if is_log else axis("count", [0, filled[-1]], count=4)
+    up = _log_counts(filled[-1]) if is_log else axis("count", [0, filled[-1]], count=4, least=1.0)
     is_whole = key in WHOLE
     shift = 0.5 if is_whole else 0.0  # integers stand in the middle of their bars
     plot = Plot(axis(HISTOGRAMS[key], [edge - shift for edge in found.edges], whole=is_whole), up)

@@ -46,17 +46,17 @@ def drawable(numbers: Iterable[float]) -> list[float]:
     return [number for number in numbers if math.isfinite(number) and abs(number) < HUGE]
 
 
-def axis(label: str, numbers: Iterable[float], *, whole: bool = False, count: int = 5) -> Axis:
+def axis(label: str, numbers: Iterable[float], *, whole: bool = False, count: int = 5, least: float = 0.0) -> Axis:
     """An axis over all drawable numbers (at least one), widened to round ticks of 1, 2 or 5 times a power of ten.
 
-    ``whole``: ticks at integers only, and not widened.
+    ``whole``: ticks at integers only, and not widened. ``least``: the smallest distance of two ticks.
     """
     found = drawable(numbers)
     low, high = min(found), max(found)
     if high - low < 1e-9 * max(1.0, abs(low)):
         pad = 0.5 if whole else 0.1 * (abs(low) or 1.0)
         low, high = low - pad, high + pad
-    step = _round_step((high - low) / count)
+    step = max(least, _round_step((high - low) / count))
     if whole:
         step = max(1.0, step)
         first, last = math.ceil(low / step), math.floor(high / step)

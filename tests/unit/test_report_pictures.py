@@ -63,6 +63,14 @@ def test_histogram_bars_keep_the_proportions_of_the_counts() -> None:
     assert "logarithmic" in histogram("value", Histogram((0.0, 1.0, 2.0, 3.0), (1, 1, 9000))).how
 
 
+@pytest.mark.parametrize("most", [1, 2, 3, 7, 40])
+def test_counts_have_ticks_at_integers(most: int) -> None:
+    svg = histogram("credit", Histogram((-1.0, 0.0, 1.0), (1, most))).svg
+    ticks = re.findall(r'text-anchor="end">([^<]*)<', svg)
+    assert len(ticks) >= 2 and all(float(text) == int(float(text)) for text in ticks)
+    assert float(ticks[-1]) >= most
+
+
 @pytest.mark.parametrize("numbers", [(0.0, 0.0), (1e-12, 2e-12), (-5.0, 3.0), (1e15, 1e15), (0.3, 0.30001)])
 def test_axes_hold_their_numbers_between_few_round_ticks(numbers: tuple[float, float]) -> None:
     found = axis("x", [*numbers, math.nan, math.inf])
