@@ -78,3 +78,14 @@ def test_the_pages_say_what_segments_add_on_sums_of_the_language_model() -> None
     ):
         text = (ROOT / page).read_text("utf-8").replace("−", "-")
         assert f"{entry['value']:.3f} [{entry['low']:.3f}, {entry['high']:.3f}]" in text, page
+
+
+def test_the_page_says_what_other_seeds_of_sums_end_above_grpo_in_groups() -> None:
+    found = shapes.found_curves(shapes.TOTALS_AGAIN)
+    base = found["4 × 4", "grpo"]["totals"]
+    page = (ROOT / "docs" / "evidence" / "language-model.md").read_text("utf-8").replace("−", "-")
+    told = page.partition("(../../benchmarks/results/learning_lm_totals_again_4.json)")
+    for key, text in ((("16 × 1", "rredcot"), told[0]), (("4 × 4", "otb_leave_one_out"), told[2])):
+        own = found[key]["totals"]
+        assert own.seeds.tolist() == base.seeds.tolist() == [5, 6, 7] and own.weights == base.weights
+        assert shown(paired_difference(*map(shapes.finals, (own, base))), 3) in text.replace("**", ""), key
