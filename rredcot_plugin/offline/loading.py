@@ -76,6 +76,6 @@ def _only_local(name: str) -> bool:
 
 
 def _why(name: str, local: bool, error: Exception) -> str:
-    if local and not Path(name).is_dir():
+    if local and isinstance(error, OSError) and not Path(name).is_dir():
         return "no such folder, not complete in the Hugging Face cache, and the hub does not answer"
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -109,6 +109,8 @@ def test_the_page_has_the_shapes_of_the_language_model() -> None:
     gaps = shapes.gains(study, found, "16 × 1").splitlines()
     numbers = of_groups + [line.partition("; ")[2] for line in gaps if line.startswith(("16 × 1 r", "16 × 1 l"))]
     assert len(numbers) == 6 and not [number for number in numbers if number not in page]
+    readme = (ROOT / "README.md").read_text("utf-8").replace("−", "-")
+    assert _against_groups(study)["16 × 1 rredcot"].partition("; ")[2] in readme
 
 
 def test_the_page_and_the_readme_have_the_second_task_of_the_language_model() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from huggingface_hub import constants
+from transformers import AutoTokenizer
 
 from rredcot_plugin.offline.hub import hub_answers
 from rredcot_plugin.offline.loading import Placement, load_model, load_tokenizer
@@ -55,3 +56,16 @@ def test_a_name_that_nobody_has_is_told_with_what_was_looked_for(listening: sock
         load_tokenizer("nobody/nothing")
     with pytest.raises(ValueError, match=f"model=nobody/nothing: cannot be loaded as a causal LM: {looked_for}"):
         load_model("nobody/nothing", Placement("cpu", "float32"))
+
+
+def test_what_else_is_wrong_with_a_cached_model_is_told_without_a_network(
+    listening: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **options: object) -> None:
+        assert options["local_files_only"]
+        raise ValueError("it needs trust_remote_code\nmore")
+
+    listening.close()
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", refuse)
+    with pytest.raises(ValueError, match=r"its tokenizer cannot be loaded: it needs trust_remote_code$"):
+        load_tokenizer("somebody/cached")
