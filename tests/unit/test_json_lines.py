@@ -14,7 +14,7 @@ from rredcot_plugin.report.read_corpus import read_corpus
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        (gzip.compress(b"{}"), r"`gzip -dc` unpacks it"),
+        (gzip.compress(b"{}", mtime=0), r"`gzip -dc` unpacks it"),
         (b"PAR1\x15\x04\x15", r"got Parquet: pandas\.read_parquet"),
         (b'{\n "prompt": "a"\n}\n', r"is it written over several lines\? `jq -c \.`"),
         (b"prompt,response\n", r"at character 1; expected one object per line"),
