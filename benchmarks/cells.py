@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from rredcot_plugin.adapter.whole_file import whole_file
+
 Cell = dict[str, Any]
 
 
@@ -35,9 +37,8 @@ def load_cells(path: Path, required: Iterable[str]) -> dict[str, Cell]:
 def save_cells(path: Path, cells: dict[str, Cell]) -> None:
     """Write the cells at once or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps({"benchmark": path.stem, "finished": False, "raw": {"cells": cells}}, indent=2))
-    os.replace(partial, path)
+    with whole_file(path) as part:
+        part.write_text(json.dumps({"benchmark": path.stem, "finished": False, "raw": {"cells": cells}}, indent=2))
 
 
 def fill_cells(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from statistics import median
@@ -11,6 +10,8 @@ from typing import Any
 
 from cells import Cell
 from record import Summary, with_interval
+
+from rredcot_plugin.adapter.whole_file import whole_file
 
 TARGET = 1.08
 TARGET_SIZE = (16384, 64)
@@ -110,7 +111,6 @@ def write_results(
         "summary": summarize(cells),
         "raw": {"cells": cells},
     }
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(record, indent=2) + "\n")
-    os.replace(partial, path)
+    with whole_file(path) as part:
+        part.write_text(json.dumps(record, indent=2) + "\n")
     print(f"written: {path}")

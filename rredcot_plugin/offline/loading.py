@@ -48,7 +48,7 @@ def load_tokenizer(name: str, chat_template: Path | None = None, trust_remote_co
             name, trust_remote_code=trust_remote_code, local_files_only=local
         )
     except Exception as error:
-        raise ValueError(f"model={name}: its tokenizer cannot be loaded: {_why(name, local, error)}") from error
+        raise ValueError(f"model={name}: its tokenizer cannot be loaded: {_why(local, error)}") from error
     if chat_template is not None:
         try:
             tokenizer.chat_template = chat_template.read_text("utf-8")
@@ -67,15 +67,16 @@ def load_model(name: str, placement: Placement, trust_remote_code: bool = False)
             name, dtype=DTYPES[placement.dtype], trust_remote_code=trust_remote_code, local_files_only=local
         )
     except Exception as error:
-        raise ValueError(f"model={name}: cannot be loaded as a causal LM: {_why(name, local, error)}") from error
+        raise ValueError(f"model={name}: cannot be loaded as a causal LM: {_why(local, error)}") from error
     return model.to(placement.device).eval()
 
 
 def _only_local(name: str) -> bool:
-    return Path(name).is_dir() or not hub_answers()
+    """A folder may name code or a base model of the hub, so it is not asked about."""
+    return not Path(name).is_dir() and not hub_answers()
 
 
-def _why(name: str, local: bool, error: Exception) -> str:
-    if local and isinstance(error, OSError) and not Path(name).is_dir():
+def _why(local: bool, error: Exception) -> str:
+    if local and isinstance(error, OSError):
         return "no such folder, not complete in the Hugging Face cache, and the hub does not answer"
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -56,9 +56,8 @@ def axis(label: str, numbers: Iterable[float], *, whole: bool = False, count: in
     if high - low < 1e-9 * max(1.0, abs(low)):
         pad = 0.5 if whole else 0.1 * (abs(low) or 1.0)
         low, high = low - pad, high + pad
-    step = max(least, _round_step((high - low) / count))
+    step = max(1.0 if whole else least, _round_step((high - low) / count))
     if whole:
-        step = max(1.0, step)
         first, last = math.ceil(low / step), math.floor(high / step)
     else:
         first, last = math.floor(low / step + 1e-6), math.ceil(high / step - 1e-6)

@@ -35,7 +35,8 @@ def test_the_page_has_the_rows_and_the_intervals_that_it_cites(found: shapes.Fou
             ends = paired_difference(*map(shapes.finals, (found[key][family], base[family])))
             assert shown(ends, 3) in page, (key, family)
     steps = [shown(reach(found[MANY, "rredcot"][family], base[family], "step")) for family in base]
-    assert not [text for text in steps if text not in page]
+    steps_of_groups = shown(reach(found[FEW, "rredcot"]["shares"], base["shares"], "step"))
+    assert not [text for text in (*steps, steps_of_groups) if text not in page]
 
 
 def test_runs_that_chose_the_rate_are_not_measured(found: shapes.Found) -> None:

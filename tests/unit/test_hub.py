@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from huggingface_hub import constants
@@ -56,6 +57,20 @@ def test_a_name_that_nobody_has_is_told_with_what_was_looked_for(listening: sock
         load_tokenizer("nobody/nothing")
     with pytest.raises(ValueError, match=f"model=nobody/nothing: cannot be loaded as a causal LM: {looked_for}"):
         load_model("nobody/nothing", Placement("cpu", "float32"))
+
+
+def test_a_folder_may_name_what_the_hub_has(
+    listening: socket.socket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An adapter names its base model, a configuration its code."""
+    asked: list[object] = []
+    monkeypatch.setattr(
+        AutoTokenizer, "from_pretrained", lambda *_, local_files_only, **__: asked.append(local_files_only)
+    )
+    load_tokenizer(str(tmp_path))
+    listening.close()
+    load_tokenizer(str(tmp_path))
+    assert asked == [False, False]
 
 
 def test_what_else_is_wrong_with_a_cached_model_is_told_without_a_network(
