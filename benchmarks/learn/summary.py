@@ -18,6 +18,9 @@ BASE, DEAR, OURS = "grpo", "mc_grpo", "rredcot"
 TARGETS = {"steps_to_grpo_final": 0.70, "time_vs_mc_grpo": 0.40}
 CONTROLS = ("control_no_reward", "control_shuffled_values")
 
+LEFT_OUT = 0.025
+"""The share of resamples above a 95% interval."""
+
 
 def summarize(found: Found) -> Summary:
     """Entries ``family/system/measure``, ``all/system/measure`` over families, and the two headlines."""
@@ -133,18 +136,19 @@ def verdicts(summary: Summary) -> list[str]:
 
 
 def shown(entry: Interval, digits: int = 2) -> str:
-    """``.71 [.60, .83]``; with > where a level was not reached.
+    """``.71 [.60, .83]``; with > where a level was not reached: by the runs, or by more resamples than lie above an
+    interval. Without an interval where hardly a resample reached it.
 
-    >>> shown({"value": 1.0, "low": 0.5, "high": 1.25, "reached": 0.0})
-    '> 1.00 [0.50, 1.25]'
+    >>> shown({"value": 0.8, "low": 0.5, "high": 1.0, "reached": 1.0, "censored": 0.03})
+    '0.80 [0.50, > 1.00]'
     """
     if not math.isfinite(entry["value"]):
         return "–"
     mark = "> " if entry.get("reached", 1.0) == 0.0 else ""
-    value = f"{mark}{entry['value']:.{digits}f}"
-    if not math.isfinite(entry["low"]):
+    value, never = f"{mark}{entry['value']:.{digits}f}", entry.get("censored", 0.0)
+    if not math.isfinite(entry["low"]) or never > 1 - LEFT_OUT:
         return value
-    return f"{value} [{entry['low']:.{digits}f}, {entry['high']:.{digits}f}]"
+    return f"{value} [{entry['low']:.{digits}f}, {'> ' if never > LEFT_OUT else ''}{entry['high']:.{digits}f}]"
 
 
 def without_unknown(summary: Summary) -> Summary:

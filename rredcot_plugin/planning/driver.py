@@ -7,6 +7,8 @@ and in probes, above what a step takes however small it is:
     text      of each token, for segmenters and probes                                plan_check.json
     probes    placing them, vectors for TransferQueue included                        plan_check.json
     a step    credit 0.02 s, planning 0.05 s, of 64 rollouts of 40 tokens in verl     step_share.json
+    rows      of each token, taking rows in and putting them together: 0.433 µs in all, less credit, text and
+              the reading of 32 bytes at the rate measured beside it                  driver.json
     shared    what stays with the driver of a step that other processes share         driver.json
 """
 
@@ -21,6 +23,8 @@ CREDIT_A_TOKEN = 1.19 / (1024 * 8192)
 CREDIT_A_STEP = 0.0227
 PLAN_A_STEP = 0.0496
 ALIGN_A_TOKEN = 7.4e-8
+READ_BYTES = 32
+ROWS_A_TOKEN = 4.33e-7 - CREDIT_A_TOKEN - ALIGN_A_TOKEN - READ_BYTES / 3.22e8
 PLAN_A_PROBE = 2.5e-6
 
 SHARED_A_TOKEN = 3.6e-8
@@ -64,15 +68,15 @@ def credit_seconds(setup: Setup) -> float:
 
 
 def planning_seconds(setup: Setup) -> float:
-    """Text of every token (twice with ``monte_carlo``, which reads its rows by itself), and every probe once; shared, what
-    the driver takes in and puts together."""
+    """Rows and text of every token (text twice with ``monte_carlo``, which reads its rows by itself), and every probe
+    once; shared, what the driver takes in and puts together."""
     if setup.estimator == "none":
         return 0.0
     tokens, probes = setup.traces * setup.response_length, setup.traces * setup.probes_a_trace
     if setup.is_shared:
         return PLAN_A_STEP + SHARED_A_TOKEN * tokens + SHARED_A_PROBE * probes
     readings = 2 if setup.estimator == "monte_carlo" else 1
-    return PLAN_A_STEP + readings * ALIGN_A_TOKEN * tokens + PLAN_A_PROBE * probes
+    return PLAN_A_STEP + (ROWS_A_TOKEN + readings * ALIGN_A_TOKEN) * tokens + PLAN_A_PROBE * probes
 
 
 def others_seconds(setup: Setup, moved: list[Transfer]) -> float:
@@ -82,7 +86,7 @@ def others_seconds(setup: Setup, moved: list[Transfer]) -> float:
         return 0.0
     processes = min(setup.credit_workers, setup.prompts)
     tokens, probes = setup.traces * setup.response_length, setup.traces * setup.probes_a_trace
-    work = (ALIGN_A_TOKEN + CREDIT_A_TOKEN) * tokens + PLAN_A_PROBE * probes
+    work = (ROWS_A_TOKEN + ALIGN_A_TOKEN + CREDIT_A_TOKEN) * tokens + PLAN_A_PROBE * probes
     rate = min(processes, STORAGES) * setup.transfer_gb * 1e9
     return work / processes + sum(t.bytes for t in moved if t.who == PROCESSES) / rate
 

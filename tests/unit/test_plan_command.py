@@ -89,6 +89,9 @@ def test_the_drivers_numbers_are_the_benchmarks() -> None:
         1e6 * driver.SHARED_A_TOKEN, rel=0.4
     )
     assert shared["workers_2_fit_seconds"]["value"] == pytest.approx(driver.FIT_A_STEP, rel=0.4)
+    reading = driver.READ_BYTES / (1e9 * shared["read_gigabytes_per_second"]["value"])
+    parts = driver.CREDIT_A_TOKEN + driver.ALIGN_A_TOKEN + driver.ROWS_A_TOKEN + reading
+    assert 1e6 * parts == pytest.approx(shared["workers_0_microseconds_per_token"]["value"], rel=0.01)
     probe = shared["workers_2_microseconds_per_probe"]
     assert probe["low"] <= 1e6 * driver.SHARED_A_PROBE <= probe["high"]
 
