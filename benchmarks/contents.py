@@ -69,6 +69,9 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "learning_lm_ranks_again": Entry(
             "… other seeds and the last bits of other weights, with MC-GRPO", LANGUAGE_MODEL
         ),
+        "learning_lm_ranks_again_4": Entry(
+            "… in groups of four, with RLOO and the optimal token baseline without the own reward", LANGUAGE_MODEL
+        ),
         "learning_lm_ranks_faster_4": Entry("… at twice the rate, in groups of four", LANGUAGE_MODEL),
         "learning_lm_ranks_faster_1": Entry("… of 16 prompts × 1", LANGUAGE_MODEL),
         "learning_lm_totals_4": Entry("… on another of its tasks, in groups of four", LANGUAGE_MODEL),

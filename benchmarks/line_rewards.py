@@ -11,10 +11,23 @@ from __future__ import annotations
 from learn.curves import Curves, accuracy_at, reach
 from learn.statistics import paired_difference
 from learn.summary import shown
-from shapes import ALONE, GRPO, Found, Study, beyond_one_baseline, cell_of, family_table, finals, found_curves
+from shapes import (
+    ALONE,
+    GRPO,
+    ONE_BASELINE,
+    Found,
+    Study,
+    cell_of,
+    default_minus,
+    family_table,
+    finals,
+    found_curves,
+)
 
 SYSTEMS = {
     "grpo": "GRPO",
+    "rloo": "RLOO",
+    "otb_leave_one_out": "the optimal token baseline without the own reward",
     "rredcot": "at the end: the default",
     "lean": "at the end: one baseline per trace (`preset=lean`)",
     "reinforce_plus_plus": "at the end: REINFORCE++",
@@ -34,7 +47,9 @@ TRAPS = Study(("traps",), {ALONE: "learning_traps_1"}, (), SYSTEMS)
 LANGUAGE_MODEL = Study(
     ("ranks",), {GROUPS: "learning_lm_ranks_4", ALONE: "learning_lm_ranks_1"}, (GROUPS,), SYSTEMS
 )
-AGAIN = Study(("ranks",), {ALONE: "learning_lm_ranks_again"}, (), SYSTEMS)
+AGAIN = Study(
+    ("ranks",), {GROUPS: "learning_lm_ranks_again_4", ALONE: "learning_lm_ranks_again"}, (GROUPS,), SYSTEMS
+)
 """Other seeds, on the language model as another processor warms it up: the last bits of its weights differ."""
 FASTER = Study(
     ("ranks",), {GROUPS: "learning_lm_ranks_faster_4", ALONE: "learning_lm_ranks_faster_1"}, (), SYSTEMS
@@ -104,6 +119,17 @@ def continuations(found: Found) -> str:
     return f"MC-GRPO and the default end at {ends}, minus it {gap}; {'; '.join(uses)}"
 
 
+def groups(found: Found) -> str:
+    """A line per system in groups of four on the language model: its final reward, and that minus GRPO's there."""
+    base = found[GROUPS, GRPO]["ranks"]
+    return "\n".join(
+        f"{SYSTEMS[system]}: {own['ranks'].final('accuracy').mean():.2f}, minus GRPO's "
+        f"{shown(paired_difference(finals(own['ranks']), finals(base)), 3)}"
+        for (shape, system), own in found.items()
+        if shape == GROUPS
+    )
+
+
 def main() -> None:
     found = found_curves(STUDY)
     print(table(found), intervals(found), sep="\n\n")
@@ -115,9 +141,9 @@ def main() -> None:
     for (shape, system), own in found_curves(FASTER).items():
         last = own["ranks"].final("accuracy").tolist()
         print(f"at twice the rate {shape} {system}: {', '.join(f'{reward:.2f}' for reward in last)}")
-    print(
-        f"\nthe default beyond one baseline per trace, all seeds: {shown(beyond_one_baseline(parts, 'ranks'), 3)}"
-    )
+    print(f"\nin groups of four, other seeds:\n{groups(parts[1])}")
+    for name, other in (("one baseline per trace", ONE_BASELINE), ("GRPO in groups of four", (GROUPS, GRPO))):
+        print(f"the default minus {name}, all seeds: {shown(default_minus(parts, 'ranks', other), 3)}")
 
 
 if __name__ == "__main__":

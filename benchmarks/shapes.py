@@ -36,6 +36,7 @@ SYSTEMS = {
 """Names of ``learning.py``, and of the page."""
 
 GRPO, ALONE = "grpo", "16 × 1"
+ONE_BASELINE = (ALONE, "lean")
 
 
 @dataclass(frozen=True)
@@ -159,12 +160,12 @@ def gains(study: Study, found: Found, base: str) -> str:
     return "\n".join(lines)
 
 
-def beyond_one_baseline(parts: Sequence[Found], family: str) -> Interval:
-    """Final reward of the default minus that of one baseline per trace, with 16 × 1 and the reward at the end, over the seeds of
-    all ``parts``; the two runs of a seed began with one model."""
+def default_minus(parts: Sequence[Found], family: str, other: tuple[str, str]) -> Interval:
+    """Final reward of the default with 16 × 1 and the reward at the end minus that of another shape and system, over the seeds
+    of all ``parts``; the two runs of a seed began with one model."""
     ours, theirs = (
-        {seed: last for found in parts for seed, last in finals(found[ALONE, system][family]).items()}
-        for system in ("rredcot", "lean")
+        {seed: last for found in parts for seed, last in finals(found[key][family]).items()}
+        for key in ((ALONE, "rredcot"), other)
     )
     return paired_difference(ours, theirs)
 
@@ -177,7 +178,7 @@ def main() -> None:
     for study in (TINY, SHARES, LARGE, LANGUAGE_MODEL, TOTALS, TOTALS_AGAIN):
         found = found_curves(study)
         print(table(study, found), *(gains(study, found, base) for base in study.bases), sep="\n\n", end="\n\n")
-    gap = beyond_one_baseline([found_curves(TOTALS_AGAIN)], "totals")
+    gap = default_minus([found_curves(TOTALS_AGAIN)], "totals", ONE_BASELINE)
     print(f"the language model on totals, the default minus one baseline per trace: {shown(gap, 3)}")
 
 

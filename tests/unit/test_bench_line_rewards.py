@@ -102,7 +102,7 @@ def test_more_seeds_on_another_draw_of_the_model_are_told() -> None:
     )
     assert [own.tolist() for own in seeds] == [[0, 1, 2, 3, 4], [5, 6, 7]]
     assert len(weights[0] | weights[1]) == 2
-    gain = shown(shapes.beyond_one_baseline(parts, "ranks"), 3)
+    gain = shown(shapes.default_minus(parts, "ranks", shapes.ONE_BASELINE), 3)
     root = Path(__file__).parents[2]
     for page in ("README.md", "docs/evidence/language-model.md", "docs/evidence/index.md"):
         assert gain in (root / page).read_text("utf-8").replace("−", "-").replace("**", "")

@@ -70,7 +70,7 @@ def test_the_pages_say_what_segments_add_on_sums_of_the_language_model() -> None
     found = shapes.found_curves(shapes.TOTALS_AGAIN)
     ours, theirs = (found["16 × 1", system]["totals"] for system in ("rredcot", "lean"))
     assert ours.seeds.tolist() == theirs.seeds.tolist() == [5, 6, 7] and ours.weights == theirs.weights
-    gain = shapes.beyond_one_baseline([found], "totals")
+    gain = shapes.default_minus([found], "totals", shapes.ONE_BASELINE)
     turned = {"value": -gain["value"], "low": -gain["high"], "high": -gain["low"]}
     for page, entry in (
         ("README.md", gain),
