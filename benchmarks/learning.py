@@ -281,7 +281,7 @@ def main() -> None:
             records = execute(plan, folder, args.models, args.jobs, clock(args.budget), args.retry_failed)
         except torch.OutOfMemoryError as error:
             raise SystemExit(
-                f"error: --jobs {args.jobs}: the GPU's memory does not hold so many runs at once; take fewer, the same "
+                f"error: --jobs {args.jobs}: the GPU's memory does not hold so many runs at once; use fewer, the same "
                 f"command goes on with those that are left ({str(error).splitlines()[0]})"
             ) from None
     report(plan, records, output, args.page, earlier)

@@ -63,7 +63,7 @@ class RRedCoTConfig(Options):
         for key, value in {"mode": "segment_gae", "leave_one_out": True}.items():
             if getattr(self, key) != value:
                 raise ValueError(
-                    f"{key}={getattr(self, key)!r}: baseline={self.baseline} needs {key}={value!r}, or take baseline=value"
+                    f"{key}={getattr(self, key)!r}: baseline={self.baseline} needs {key}={value!r}, or use baseline=value"
                 )
 
     def _check_credit_weight(self) -> None:
@@ -75,7 +75,7 @@ class RRedCoTConfig(Options):
             if getattr(self, key) not in allowed:
                 raise ValueError(
                     f"{key}={getattr(self, key)!r}: credit_weight={self.credit_weight} needs {key}={allowed[0]!r}, "
-                    f"or take credit_weight=0"
+                    f"or use credit_weight=0"
                 )
 
     def _check_turn_rewards(self) -> None:
@@ -85,7 +85,7 @@ class RRedCoTConfig(Options):
         if self.turn_rewards != "keep":
             raise ValueError(
                 f"lam_turn_rewards={self.lam_turn_rewards}: turn_rewards={self.turn_rewards} leaves no rewards before the "
-                "last token, or take turn_rewards=keep"
+                "last token, or use turn_rewards=keep"
             )
         if self.has_critic:
             raise ValueError(

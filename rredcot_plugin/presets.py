@@ -110,7 +110,7 @@ def resolve_keys(
         if set(keys) <= set(own):
             raise ValueError(
                 f"preset={name!r}: every key of this preset is given as well, so it would change nothing; leave those keys "
-                f"out. The Hydra group `default` gives every key: take +rredcot@algorithm.rredcot={name} instead of it"
+                f"out. The Hydra group `default` gives every key: use +rredcot@algorithm.rredcot={name} instead of it"
             )
         if left_out := _of_replaced(keys, own, str(values.get(ESTIMATOR, Options.value_estimator))):
             own[KWARGS] = {key: value for key, value in own[KWARGS].items() if key not in left_out}

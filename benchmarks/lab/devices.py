@@ -42,7 +42,7 @@ def use_matmul(device: str, matmul: str) -> None:
 def check_device(device: str) -> None:
     """End the program where ``device`` is a GPU and torch sees none."""
     if device == CUDA and not torch.cuda.is_available():
-        raise SystemExit(f"error: --device cuda: torch {torch.__version__} sees no GPU; take --device cpu")
+        raise SystemExit(f"error: --device cuda: torch {torch.__version__} sees no GPU; use --device cpu")
 
 
 def processor(device: str, cpu: str) -> str:

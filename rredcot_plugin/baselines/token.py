@@ -96,7 +96,7 @@ def token_gradient_norms(rollouts: Rollouts) -> Float[Tensor, "B T"]:
         if getattr(rollouts, name) is None:
             raise ValueError(
                 f"{name}: baseline=token weighs tokens by it, and the rollouts have none; give Rollouts.{name}, or "
-                "take baseline=least_variance, trace or value"
+                "use baseline=least_variance, trace or value"
             )
 
     def norms(log_probs: Tensor, squares: Tensor, mask: Tensor) -> Tensor:

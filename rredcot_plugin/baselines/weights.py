@@ -37,7 +37,7 @@ def gradient_norm_proxy(rollouts: Rollouts, segments: Segments) -> Float[Tensor,
     if rollouts.log_probs is None:
         raise ValueError(
             "log_probs: baseline=least_variance and trace weigh segments by them, and the rollouts have none; give "
-            "Rollouts.log_probs, or take baseline=value"
+            "Rollouts.log_probs, or use baseline=value"
         )
     square = by_rows(lambda log_probs: (1 - log_probs.float().exp()).square(), rollouts.log_probs)
     return sum_per_segment(square, segments)

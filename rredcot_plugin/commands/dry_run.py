@@ -57,7 +57,7 @@ def dry_run(
         with written("out", out):
             out.mkdir(parents=True, exist_ok=True)
         if any(out.iterdir()):
-            raise typer.BadParameter(f"out={out}: not empty; take another folder")
+            raise typer.BadParameter(f"out={out}: not empty; use another folder")
     console = Console(highlight=False)
     failed = [
         str(script)

@@ -89,10 +89,10 @@ def _check_out(out: Path | None, rollouts: Sequence[Path], force: bool) -> None:
         return
     inputs = [file for path in rollouts for file in (path, *path.glob("*.jsonl"))]
     if any(out.resolve() == file.resolve() for file in inputs):
-        raise typer.BadParameter(f"out={out}: these are the rollouts themselves; take another file")
+        raise typer.BadParameter(f"out={out}: these are the rollouts themselves; use another file")
     check_is_file("out", out)
     if out.exists() and not force:
-        raise typer.BadParameter(f"out={out}: in the way; take another file, or --force to overwrite it")
+        raise typer.BadParameter(f"out={out}: in the way; use another file, or --force to overwrite it")
 
 
 def read_scored(paths: Sequence[Path]) -> tuple[list[Scored], dict[Path, list[BadLine]]]:

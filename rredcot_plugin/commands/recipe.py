@@ -76,7 +76,7 @@ def print_recipe(
         typer.echo(text, nl=False)
         return
     if out.exists():
-        raise typer.BadParameter(f"out={out}: exists; take another name, or remove it first")
+        raise typer.BadParameter(f"out={out}: exists; use another name, or remove it first")
     if not out.parent.is_dir():
         raise typer.BadParameter(f"out={out}: there is no folder {out.parent}")
     with written("out", out):
@@ -105,7 +105,7 @@ def recipes_folder() -> Path:
             if folder.is_dir():
                 return folder
     raise FileNotFoundError(
-        "the recipes are not installed; take the folder recipes/ of a checkout, or install rredcot from a wheel"
+        "the recipes are not installed; use the folder recipes/ of a checkout, or install rredcot from a wheel"
     )
 
 

@@ -121,7 +121,7 @@ def report(
 def _check_modes(*, terminal: bool, compare: bool, watch: bool, label: Sequence[str]) -> None:
     chosen = [name for name, on in (("terminal", terminal), ("compare", compare), ("watch", watch)) if on]
     if len(chosen) > 1:
-        raise typer.BadParameter(f"--{chosen[0]} and --{chosen[1]} do not go together; take one of them")
+        raise typer.BadParameter(f"--{chosen[0]} and --{chosen[1]} do not go together; use one of them")
     if label and not compare:
         raise typer.BadParameter(f"label={label[0]}: only --compare names runs")
 
@@ -209,11 +209,11 @@ def _check_page(page: Path | None, paths: Sequence[Path], force: bool) -> None:
     if page is None:
         return
     if any(page.resolve() == file.resolve() for path in paths for file in (path, *path.glob("*.jsonl"))):
-        raise typer.BadParameter(f"out={page}: these are the rollouts themselves; take another file")
+        raise typer.BadParameter(f"out={page}: these are the rollouts themselves; use another file")
     check_is_file("out", page)
     if page.exists() and not force:
         raise typer.BadParameter(
-            f"out={page}: in the way; take another file with --out, or --force to overwrite it"
+            f"out={page}: in the way; use another file with --out, or --force to overwrite it"
         )
 
 

@@ -33,7 +33,7 @@ SHOWN = 5
 NO_PROPOSAL = "rredcot/fallback/no_proposal/mean"
 NOTHING_PROBED = (
     "no trace had an answer to probe, so values are those of their groups: give ground_truth (or, for "
-    "value_estimator=reference, references), or take value_estimator=confidence"
+    "value_estimator=reference, references), or use value_estimator=confidence"
 )
 
 SHOWN_METRICS = {

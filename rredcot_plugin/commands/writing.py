@@ -37,4 +37,4 @@ def written(option: str, path: Path) -> Iterator[None]:
 def why_not_written(option: str, path: Path, error: OSError) -> str:
     """Why ``path``, which the user gave as ``option``, cannot be written, for a message."""
     reason = error.strerror or type(error).__name__
-    return f"{option}={path}: cannot be written: {reason}; take another place"
+    return f"{option}={path}: cannot be written: {reason}; use another place"

@@ -13,7 +13,7 @@ def no_siblings(one_rollout: str) -> str:
     """Of a run in which a prompt has one rollout, as ``one_rollout`` sets it."""
     return (
         f"{one_rollout} leaves no siblings to propose answers: only the ground truth is proposed, "
-        "and baselines come from the other prompts of the step, so take many (docs/evidence/learning.md)"
+        "and baselines come from the other prompts of the step, so use many (docs/evidence/learning.md)"
     )
 
 
@@ -27,7 +27,7 @@ def without_log_probs(settings: RRedCoTConfig, key: str, off: str, on: str) -> s
     segmenter = settings.build_segmenter()
     if SIGNALS & set(getattr(segmenter, "needs", ())):
         raise ValueError(
-            f"{key}{settings.segmenter} reads log-probs of the rollout engine: set {on}, or take a segmenter that reads texts only"
+            f"{key}{settings.segmenter} reads log-probs of the rollout engine: set {on}, or use a segmenter that reads texts only"
         )
     if SIGNALS & set(getattr(segmenter, "uses", ())):
         return (

@@ -30,7 +30,7 @@ class Placement:
         if dtype != "auto" and dtype not in DTYPES:
             raise ValueError(f"dtype={dtype}: allowed are auto, {', '.join(DTYPES)}")
         if device == "cuda" and not torch.cuda.is_available():
-            raise ValueError("device=cuda: no GPU that torch can use here; take --device cpu")
+            raise ValueError("device=cuda: no GPU that torch can use here; use --device cpu")
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
         if dtype == "auto":

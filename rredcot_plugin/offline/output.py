@@ -124,7 +124,7 @@ def _lock(file: BinaryIO, path: Path) -> None:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise OutputExistsError(
-                f"{path}: another rredcot score is writing to it; wait until that has ended, or take another --out"
+                f"{path}: another rredcot score is writing to it; wait until that has ended, or use another --out"
             ) from error
 
 
@@ -146,7 +146,7 @@ def _begin(path: Path, file: BinaryIO, meta: Mapping[str, Any], force: bool) -> 
 
 
 def _check_meta(path: Path, meta: Mapping[str, Any]) -> None:
-    way_out = "take another --out, or --force to overwrite it"
+    way_out = "use another --out, or --force to overwrite it"
     if not meta_path(path).is_file():
         raise OutputExistsError(
             f"{path}: in the way, and not made by rredcot score (no {meta_path(path).name}); {way_out}"

@@ -45,7 +45,7 @@ class ScoreSettings:
         if not 0 < self.temperature < float("inf"):
             raise ValueError(f"temperature={self.temperature}: allowed are numbers greater than 0")
         if self.out.resolve() == self.rollouts.resolve():
-            raise ValueError(f"out={self.out}: these are the rollouts themselves; take another file")
+            raise ValueError(f"out={self.out}: these are the rollouts themselves; use another file")
 
     def meta(self, placement: Placement) -> dict[str, Any]:
         """All that the numbers depend on, but for the model's weights."""

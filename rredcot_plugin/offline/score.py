@@ -37,7 +37,7 @@ def check_offline(config: RRedCoTConfig) -> None:
     if missing:
         raise ValueError(
             f"value_estimator={config.value_estimator!r} reads {', '.join(sorted(missing))}, which offline scoring does "
-            "not have; take support, self_normalized, own_ratio, ground_truth, reference, confidence, attention or "
+            "not have; use support, self_normalized, own_ratio, ground_truth, reference, confidence, attention or "
             "gradient"
         )
 

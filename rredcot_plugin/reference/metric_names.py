@@ -40,10 +40,10 @@ class Section:
 
 SEGMENTS = Section("Segments", "", (
     Metric("rredcot/segments/per_trace", "segments", "Segments per trace, the answer included.", "3 to 64",
-           "Below 3 there is little to redistribute, and at 1 the run is GRPO: take another segmenter, such as sentence or "
+           "Below 3 there is little to redistribute, and at 1 the run is GRPO: use another segmenter, such as sentence or "
            "newline.", ALL),
     Metric("rredcot/segments/tokens", "tokens", "Length of a segment.", "a step of reasoning",
-           "A maximum near the response length is one giant segment: take a segmenter that finds the ends of its steps.", ALL),
+           "A maximum near the response length is one giant segment: use a segmenter that finds the ends of its steps.", ALL),
     Metric("rredcot/segments/inexact", "0 or 1", "1: the segmenter is known to place boundaries that depend on later "
            "tokens, which biases the gradient.", "0",
            "Take a segmenter without _retrospective in its name, or test your own with rredcot_plugin.check_segmenter.", MEAN),

@@ -138,6 +138,6 @@ def _check_shared(runs: Sequence[Run], shared: set[bytes]) -> None:
         return
     spans = "; ".join(f"{run.label}: steps {min(s)} to {max(s)}" for run, s in zip(runs, steps, strict=True))
     raise ValueError(
-        f"compare: expected runs with a step or a prompt in common, got neither ({spans}); take runs on the same data, "
+        f"compare: expected runs with a step or a prompt in common, got neither ({spans}); use runs on the same data, "
         "or one report each"
     )

@@ -118,7 +118,7 @@ class LookaheadWatch:
         self._reason: str | None = None
         self._left = WATCHED if _is_foreign(segmenter) else 0
         if getattr(segmenter, "retrospective", False):
-            self._reason = "it cuts a finished trace; take its namesake without _retrospective for training"
+            self._reason = "it cuts a finished trace; use its namesake without _retrospective for training"
 
     def __call__(self, rollouts: Rollouts) -> str | None:
         if self._left and self._reason is None:

@@ -110,11 +110,11 @@ def test_rows_with_images_are_refused_where_probes_would_not_see_them(
     [
         (
             {"probe_backend": "packed"},
-            "^algorithm.rredcot.probe_backend=packed does not .*take algorithm.rredcot.probe_backend=cached or .*=confidence",
+            "^algorithm.rredcot.probe_backend=packed does not .*use algorithm.rredcot.probe_backend=cached or .*=confidence",
         ),
         (
             {"value_estimator": "gradient"},
-            "^The gradient that algorithm.rredcot.value_estimator=gradient reads does not .*take .*=confidence",
+            "^The gradient that algorithm.rredcot.value_estimator=gradient reads does not .*use .*=confidence",
         ),
     ],
     ids=["packed", "gradient"],

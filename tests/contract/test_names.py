@@ -168,7 +168,7 @@ def test_rredcot_ppo_switches_the_critic_on() -> None:
                 "actor_rollout_ref.rollout.agent.default_agent_loop=tool_agent",
                 "actor_rollout_ref.rollout.agent.agent_loop_config_path=loops.yaml",
             ],
-            r"value_estimator=monte_carlo .*agent_loop_config_path=loops\.yaml may put others.* take support",
+            r"value_estimator=monte_carlo .*agent_loop_config_path=loops\.yaml may put others.* use support",
         ),
         (
             [
@@ -181,7 +181,7 @@ def test_rredcot_ppo_switches_the_critic_on() -> None:
         (["+algorithm.rredcot.value_estimator=gradient", "actor_rollout_ref.actor.strategy=megatron"], "megatron"),
         (
             ["+algorithm.rredcot.baseline=token", "actor_rollout_ref.model.use_fused_kernels=True"],
-            r"algorithm\.rredcot\.baseline=token .*use_fused_kernels=True.* or take a baseline .*least_variance",
+            r"algorithm\.rredcot\.baseline=token .*use_fused_kernels=True.* or use a baseline .*least_variance",
         ),
         (
             ["+algorithm.rredcot.baseline=token", "algorithm.rollout_correction.bypass_mode=True"],

@@ -203,7 +203,7 @@ def test_a_tool_that_answers_otherwise_leaves_its_states_out_and_is_named(
     assert notes["rredcot/monte_carlo/left_out/mean"] == 1
     assert notes["rredcot/monte_carlo/failed/mean"] == 0
     (line,) = [record.getMessage() for record in caplog.records if "rredcot" in record.getMessage()]
-    assert '"12*35"' in line and r"was answered 'tool\n420 1" in line and "take siblings or environment" in line
+    assert '"12*35"' in line and r"was answered 'tool\n420 1" in line and "use siblings or environment" in line
     played.values()
     assert sum("rredcot" in record.getMessage() for record in caplog.records) == 1, "said once"
 

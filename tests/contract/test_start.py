@@ -278,7 +278,7 @@ def test_a_preset_as_a_hydra_group(name: str) -> None:
     assert group == read_settings(verl_config(f"+algorithm.rredcot.preset={name}"))
     changed = verl_config(GROUP, f"+rredcot@algorithm.rredcot={name}", "algorithm.rredcot.calibrate_window=2")
     assert read_settings(changed).calibrate_window == 2
-    with pytest.raises(ValueError, match=rf"take \+rredcot@algorithm\.rredcot={name} instead"):
+    with pytest.raises(ValueError, match=rf"use \+rredcot@algorithm\.rredcot={name} instead"):
         read_settings(
             verl_config(GROUP, "+rredcot@algorithm.rredcot=default", f"+algorithm.rredcot.preset={name}")
         )

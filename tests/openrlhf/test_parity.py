@@ -211,7 +211,7 @@ def test_what_does_not_go_together_is_named(host: Any, tokenizer: Any, monkeypat
     args = arguments("group_norm")
     args.data.max_images_per_prompt = 1
     with pytest.raises(
-        ValueError, match=r"max_images_per_prompt 1: probes .*support do not see images; take .*confidence"
+        ValueError, match=r"max_images_per_prompt 1: probes .*support do not see images; use .*confidence"
     ):
         check_flags(read_settings("rredcot", {}), args)
     seeing = {"value_estimator": "confidence"}

@@ -95,7 +95,7 @@ def test_a_dotted_path_names_one_too() -> None:
         ({"baseline": {"path": "/nowhere.py", "name": "X"}}, "baseline file '/nowhere.py': no such file"),
         (
             {"baseline": "token", "mode": "weighted"},
-            "baseline=token needs mode='segment_gae', or take baseline=value",
+            "baseline=token needs mode='segment_gae', or use baseline=value",
         ),
     ],
 )

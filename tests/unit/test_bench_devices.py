@@ -38,7 +38,7 @@ def test_a_device_that_is_not_there_is_named() -> None:
         done = subprocess.run(
             command, capture_output=True, text=True, env={"CUDA_VISIBLE_DEVICES": ""}, check=False
         )
-        assert done.returncode == 1 and "--device cuda" in done.stderr and "take --device cpu" in done.stderr
+        assert done.returncode == 1 and "--device cuda" in done.stderr and "use --device cpu" in done.stderr
         assert "Traceback" not in done.stderr
 
 
@@ -92,7 +92,7 @@ def test_a_full_gpu_is_no_result_of_a_run(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setattr(learn.trainer.LeanTrainer, "__init__", full)
     monkeypatch.setattr(sys, "argv", ["learning.py", "--quick", "--cache", str(tmp_path)])
     with pytest.raises(
-        SystemExit, match=r"--jobs 1: .*take fewer, the same command goes on .*Tried to allocate 348 MiB\.\)"
+        SystemExit, match=r"--jobs 1: .*use fewer, the same command goes on .*Tried to allocate 348 MiB\.\)"
     ):
         learning.main()
     assert load(tmp_path / "quick", run_of("grpo")) is None and not list(tmp_path.rglob("*.json"))

@@ -168,7 +168,7 @@ def test_an_unusable_reward_and_equal_rewards_do_no_harm(rollouts: rr.Rollouts) 
 @pytest.mark.parametrize("baseline", ["least_variance", "trace"])
 @pytest.mark.parametrize("options", [{"mode": "weighted"}, {"leave_one_out": False}])
 def test_what_cannot_be_measured_from_a_baseline_is_refused(baseline: str, options: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=rf"baseline={baseline} needs .*, or take baseline=value"):
+    with pytest.raises(ValueError, match=rf"baseline={baseline} needs .*, or use baseline=value"):
         rr.RRedCoTConfig(baseline=baseline, **options)
 
 

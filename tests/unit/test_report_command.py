@@ -80,7 +80,7 @@ def test_a_page_that_fails_leaves_the_old_one(dumps: Path, monkeypatch: pytest.M
     monkeypatch.setattr("os.replace", full)
     result = run(dumps, "--force")
     assert result.exit_code == 1
-    told = "out=report.html: cannot be written: No space left on device; take another place with --out"
+    told = "out=report.html: cannot be written: No space left on device; use another place with --out"
     assert told in result.stderr
     assert page.read_text() == "mine"
     assert not list(Path().glob("*.part"))

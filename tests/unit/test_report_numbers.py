@@ -103,4 +103,4 @@ def test_a_page_that_cannot_be_written_names_the_option(tmp_path: Path) -> None:
     result = run(rollouts, "-o", tmp_path / "file" / "page.html", "--step", "1")
     assert result.exit_code == 1
     assert f"out={tmp_path / 'file' / 'page.html'}: cannot be written: " in result.stderr
-    assert result.stderr.strip().endswith("take another place with --out")
+    assert result.stderr.strip().endswith("use another place with --out")

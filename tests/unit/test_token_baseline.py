@@ -174,7 +174,7 @@ def test_what_it_reads_must_be_there() -> None:
     rollouts = batch()
     for name in ("log_probs", "sum_pi_squared"):
         with pytest.raises(
-            ValueError, match=rf"{name}: baseline=token .* give Rollouts\.{name}, or take baseline="
+            ValueError, match=rf"{name}: baseline=token .* give Rollouts\.{name}, or use baseline="
         ):
             rr.assign_credit(replace(rollouts, **{name: None}), CONFIG)
     with pytest.raises(ValueError, match="sum_pi_squared: expected numbers from 0 to 1, got"):

@@ -82,7 +82,7 @@ def check(estimator: str, options: Mapping[str, Any], settings: RRedCoTConfig) -
         raise ValueError(f"{key}: {ESTIMATOR} {estimator} takes its values from {own}; leave the key out")
     if missing := reads - {own}:
         raise ValueError(
-            f"{key}: reads {', '.join(sorted(missing))}, which {ESTIMATOR} {estimator} has none of; take support or "
+            f"{key}: reads {', '.join(sorted(missing))}, which {ESTIMATOR} {estimator} has none of; use support or "
             f"confidence, or {ESTIMATOR} {PPO} for a critic's values and {RED} for a reward model's"
         )
     for name in VERL_ONLY:
@@ -170,7 +170,7 @@ def _check_images(settings: RRedCoTConfig, args: Any) -> None:
         return
     if proposal_limits(settings.build_value_estimator()):
         raise ValueError(
-            f"{flag}: probes of {PREFIX}value_estimator {settings.value_estimator} do not see images; take "
+            f"{flag}: probes of {PREFIX}value_estimator {settings.value_estimator} do not see images; use "
             f"{PREFIX}value_estimator confidence, which has no probes"
         )
     if settings.probe_backend == "packed":
@@ -181,11 +181,11 @@ def _check_images(settings: RRedCoTConfig, args: Any) -> None:
 
 def _check_probes(args: Any) -> None:
     """Probes ask for rewarded answers."""
-    take = f"take {PREFIX}value_estimator confidence, which has no probes"
+    way_out = f"use {PREFIX}value_estimator confidence, which has no probes"
     if not args.reward.remote_url and not args.train.agent_func_path:
         raise ValueError(
             "--reward.remote_url: is not given, and a reward model's rewards come after the log-prob pass, too late for probes of "
-            f"rewarded answers; {take}, or give a reward function"
+            f"rewarded answers; {way_out}, or give a reward function"
         )
 
 
@@ -199,5 +199,5 @@ def _check_reward_model(args: Any) -> None:
     if max(args.ds.ring_attn_size, args.ds.tensor_parallel_size) > 1:
         raise ValueError(
             f"--ds.ring_attn_size {args.ds.ring_attn_size}, --ds.tensor_parallel_size {args.ds.tensor_parallel_size}: {ESTIMATOR} "
-            f"{RED} reads the reward model's head on whole rows; take 1 for both"
+            f"{RED} reads the reward model's head on whole rows; use 1 for both"
         )

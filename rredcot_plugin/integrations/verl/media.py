@@ -38,5 +38,5 @@ def refuse_media(trainer: Any, source: Any, asked_by: str, way_out: str = CONFID
     """
     if getattr(trainer, "processor", None) is not None and source.has_media():
         raise ValueError(
-            f"{asked_by} does not see the images, video or sound that rows of this step have; take {way_out}"
+            f"{asked_by} does not see the images, video or sound that rows of this step have; use {way_out}"
         )

@@ -158,7 +158,7 @@ def check_reward_model(path: str, tokenizer: Any, trust_remote_code: bool = Fals
         raise ValueError(
             f"{KEY}={path} has another tokenizer than the actor: {len(different)} of the actor's {len(ours)} tokens, "
             f"{different[0]!r} for one, are missing there or have another id. Scores at single tokens need equal "
-            "tokens: take a reward model built on the actor's family, or, if it was trained on these tokens and only "
+            "tokens: use a reward model built on the actor's family, or, if it was trained on these tokens and only "
             "its directory lacks the files, save the actor's tokenizer there"
         )
 

@@ -161,7 +161,7 @@ class ToolLoop:
             self._warned = True
             logger.warning(
                 "rredcot: monte_carlo restores a state by playing the tools again, and %s: such states have no value "
-                "(rredcot/monte_carlo/left_out); where tools do not repeat their answers, take siblings or environment",
+                "(rredcot/monte_carlo/left_out); where tools do not repeat their answers, use siblings or environment",
                 self._tell(state, difference),
             )
 

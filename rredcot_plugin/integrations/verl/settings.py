@@ -157,23 +157,23 @@ def check_estimator(config: Any, settings: RRedCoTConfig) -> None:
         raise ValueError(
             f"{key} scores continuations while the rollout server is up, which "
             "reward.reward_model.enable_resource_pool=False does not allow: give the reward model its own resource "
-            "pool, or take an estimator without rollouts (support)"
+            "pool, or use an estimator without rollouts (support)"
         )
     if "monte_carlo" in reads and (why := why_not_replayed(config)) is not None:
         raise ValueError(
             f"{key} continues a trace with tools through actor_rollout_ref.rollout.agent.default_agent_loop=tool_agent, "
-            f"and {why}; take support, confidence, siblings or environment, or train without tools"
+            f"and {why}; use support, confidence, siblings or environment, or train without tools"
         )
     reason = why_not_in_pass(config)
     if reads & {"attention", "gradient"} and reason is not None:
         raise ValueError(
             f"{key} runs inside the log-prob pass of verl's FSDP engines, which {reason} keeps it out of: change "
-            "that, or take an estimator that works with any engine (support, confidence)"
+            "that, or use an estimator that works with any engine (support, confidence)"
         )
     if "sum_pi_squared" in needs_of(settings.build_baseline(log_probs=True)) and reason is not None:
         raise ValueError(
             f"algorithm.rredcot.baseline={settings.baseline} reads the sum of squared probabilities from the logits of "
-            f"the log-prob pass of verl's FSDP engines, which {reason} keeps it out of: change that, or take a baseline "
+            f"the log-prob pass of verl's FSDP engines, which {reason} keeps it out of: change that, or use a baseline "
             "that works with any engine (least_variance, trace, value)"
         )
 

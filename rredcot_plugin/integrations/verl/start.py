@@ -113,7 +113,7 @@ def check_trainer(config: Any) -> None:
             f"actor_rollout_ref.hybrid_engine=False with rollout.nnodes={own}: verl's experimental trainers "
             "one_step_off_policy and fully_async_policy are not supported with "
             f"algorithm.adv_estimator={config.algorithm.adv_estimator}; run verl.trainer.main_ppo with "
-            "trainer.v1.trainer_mode=separate_async or colocate_async, or take an estimator of verl's own (grpo)"
+            "trainer.v1.trainer_mode=separate_async or colocate_async, or use an estimator of verl's own (grpo)"
         )
 
 
@@ -127,11 +127,11 @@ def check_legacy(config: Any, settings: RRedCoTConfig) -> None:
     if unread := reads - {"critic"}:
         raise ValueError(
             f"algorithm.rredcot.value_estimator={settings.value_estimator}: reads {', '.join(sorted(unread))}, which needs "
-            "trainer.use_v1=true; set that, or take support or confidence"
+            "trainer.use_v1=true; set that, or use support or confidence"
         )
     if "sum_pi_squared" in needs_of(settings.build_baseline(log_probs=True)):
         raise ValueError(
-            f"algorithm.rredcot.baseline={settings.baseline}: needs trainer.use_v1=true; set that, or take least_variance"
+            f"algorithm.rredcot.baseline={settings.baseline}: needs trainer.use_v1=true; set that, or use least_variance"
         )
     if bypasses(config):
         raise ValueError(
@@ -142,7 +142,7 @@ def check_legacy(config: Any, settings: RRedCoTConfig) -> None:
     if proposal_limits(settings.build_value_estimator()) and (reason or settings.probe_backend == "batched"):
         raise ValueError(
             f"trainer.use_v1=false runs probes in the log-prob pass alone, which {reason or 'probe_backend=batched'} keeps them "
-            "out of; change that, set trainer.use_v1=true, or take value_estimator=confidence"
+            "out of; change that, set trainer.use_v1=true, or use value_estimator=confidence"
         )
     if "critic" in reads and not config.critic.enable:
         raise ValueError(
