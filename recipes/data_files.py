@@ -85,7 +85,7 @@ def read_file(path: Path) -> list[Located]:
     except DataError:
         raise
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not in UTF-8 ({error}); write it anew in that encoding") from error
+        raise DataError(f"{path}: not in UTF-8 ({error}); save it in that encoding") from error
     except (ValueError, OSError, pa.ArrowException, csv.Error) as error:
         raise DataError(f"{path}: cannot be read as {path.suffix}: {error}") from error
 

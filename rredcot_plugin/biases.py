@@ -18,7 +18,7 @@ def biases_of(config: RRedCoTConfig) -> Iterator[str]:
     if config.mode != "segment_gae":
         return
     if config.lam != 1.0 and not config.has_critic:  # GAE with a critic is known for it
-        yield f"lam={config.lam:g} takes values for what later segments earn: the policy gradient is biased where they are wrong"
+        yield f"lam={config.lam:g} uses values in place of what later segments earn: the policy gradient is biased where values are wrong"
     elif config.lam == 1.0 and sees_outcome(config.build_value_estimator()):
         yield (
             f"value_estimator={config.value_estimator} looks at the outcome of the very trace it values, so the policy "

@@ -47,10 +47,10 @@ def choose_baseline(config: RRedCoTConfig, *, log_probs: bool) -> Choice:
         if not holds
     ]
     if missing:
-        return Choice("value", f"auto takes least_variance only with {', '.join(missing)}")
+        return Choice("value", f"auto uses least_variance only with {', '.join(missing)}")
     return Choice(
         "least_variance",
-        "lam=1 and calibrated values: any baseline of the prefix leaves the expected gradient alone, and this one leaves "
+        "with lam=1 and calibrated values, no baseline of the prefix changes the expected gradient, and this one leaves "
         "it the least variance",
     )
 
@@ -85,7 +85,7 @@ def choose_window(config: RRedCoTConfig) -> Choice:
         return Choice(int(config.calibrate_window), NAMED)
     reason = (
         f"{LEAST_STEPS} past steps, or as many as hold {LEAST_ROLLOUTS} rollouts together: smaller fits are rough and "
-        "cost learning"
+        "slow down learning"
     )
     return Choice(None, reason)
 
@@ -95,7 +95,7 @@ def choose_workers(config: RRedCoTConfig, tokens: int, cores: int) -> Choice:
     if config.credit_workers != "auto":
         return Choice(max(1, int(config.credit_workers)), NAMED)
     if tokens <= AUTO_TOKENS:
-        return Choice(1, f"up to {AUTO_TOKENS:,} response tokens in a step the driver is fast enough alone")
+        return Choice(1, f"up to {AUTO_TOKENS:,} response tokens in a step, the driver alone is fast enough")
     reason = f"a step of more than {AUTO_TOKENS:,} response tokens is shared by half the cores of the driver's node ({cores} here), {MOST_WORKERS} at most"
     return Choice(min(MOST_WORKERS, cores // 2), reason)
 
@@ -104,7 +104,9 @@ def choose_credit_weight(config: RRedCoTConfig) -> Choice:
     """Weight of the luck of later segments; None for what each step's past steps advise (`values.luck`)."""
     if config.credit_weight != "auto":
         return Choice(config.credit_weight, NAMED)
-    return Choice(None, "each step takes the weight of least squared error by its past steps, 0 in the first two")
+    return Choice(
+        None, "each step uses the weight with the least squared error over its past steps, 0 in the first two"
+    )
 
 
 def is_grpo(config: RRedCoTConfig) -> bool:

@@ -65,8 +65,8 @@ class Options:
     proposals: str = option(
         "group_or_ground_truth",
         OneOf(PROPOSALS),
-        "Whose answers are put to the actor: rewarded answers of the group, the data set's answer, the group's and "
-        "where there is none the data set's, or those of the data set's solutions.",
+        "Which answers are probed: rewarded answers of the group, the data set's answer, the group's or where there is "
+        "none the data set's, or those of the data set's solutions.",
     )
     leave_one_out: bool = option(
         True,
@@ -74,7 +74,7 @@ class Options:
         "Keep a rollout's own reward out of its baseline, so that the policy gradient stays unbiased at lam=1.",
     )
     prior_from_group: bool = option(
-        True, Flag(), "Take the mean reward of the group as the value of the prompt; false probes the prompt too."
+        True, Flag(), "Use the mean reward of the group as the value of the prompt; false probes the prompt too."
     )
     length_normalize: bool = option(
         False,
@@ -96,13 +96,13 @@ class Options:
     calibrate_window: str | int = option(
         "auto",
         CountOrZero("the batch at hand alone", automatic=True),
-        "Past steps that the fit of calibrate sees in addition to the batch; auto takes as many as hold a few hundred "
+        "Past steps that the fit of calibrate sees in addition to the batch; auto uses as many as hold a few hundred "
         "rollouts.",
     )
     baseline: str | Mapping[str, Any] = option(
         "auto",
         Named("baseline", automatic=True),
-        "What returns are measured from; auto takes least_variance where it is known to be safe, else value.",
+        "What returns are measured from; auto uses least_variance where it is known to be safe, else value.",
     )
     baseline_kwargs: Mapping[str, Any] = option({}, MAPPING, "Options of the baseline.")
     turn_rewards: str = option(
@@ -150,14 +150,14 @@ class Options:
     lam_turn_rewards: float | None = option(
         None,
         Number(0.0, 1.0, optional=True),
-        "As lam, for rewards before the last token; null for lam. Below 1 a segment is judged more by what it was paid "
-        "itself: less variance, and bias where it decides what later ones are paid.",
+        "As lam, for rewards before the last token; null for lam. Below 1 a segment is judged more by its own rewards: "
+        "less variance, and bias where it decides the rewards of later ones.",
     )
     credit_weight: float | str = option(
         0.0,
         Number(0.0, 1.0, automatic=True),
-        "How much of what later segments changed beyond what was to be expected is taken out of the advantage of "
-        "earlier ones, c. Less variance, and bias where values are wrong; auto weighs them by past steps. Needs mode=segment_gae "
+        "Share c of the unexpected changes in later segments that is taken out of the advantage of earlier ones. Less "
+        "variance, and bias where values are wrong; auto estimates the share from past steps. Needs mode=segment_gae "
         "and lam=1.",
     )
     scale: str | None = option(
@@ -177,17 +177,16 @@ class Options:
     credit_timeout_s: float = option(
         600.0,
         Number(1.0),
-        "Seconds after which a process of credit_workers that has not finished is given up; the driver then works "
-        "alone.",
+        "Seconds that a process of credit_workers may take before it is given up; the driver then works alone.",
     )
     dump_dir: str | None = option(
         None,
         Folder(),
-        "Folder that the credit of up to 256 traces per step is written to, as JSON lines; null for none.",
+        "Folder for the credit of up to 256 traces per step, as JSON lines; null writes none.",
     )
     dump_every: int = option(1, Count(), "Steps from one dump to the next.")
     dump_max_mb: int = option(
-        1024, Count(), "Write no more dumps once the *.jsonl files of dump_dir have this many megabytes."
+        1024, Count(), "Write no more dumps once the *.jsonl files of dump_dir reach this many megabytes."
     )
     histogram_every: int = option(
         10,

@@ -130,7 +130,7 @@ def check_segmenter(
     _expect(_same(permuted, _take(result, order)), "reordering the rows changed a row's segments")
     for row in range(given.batch_size):
         alone = segmenter(_rows(given, [row]))
-        _expect(_same(alone, _take(result, [row])), f"row {row} alone is cut otherwise than in the batch")
+        _expect(_same(alone, _take(result, [row])), f"row {row} is cut differently alone than in the batch")
     for left, right in ((3, 0), (0, 3)):
         padded = segmenter(_padded(given, left, right))
         ids = torch.nn.functional.pad(result.segment_ids, (left, right), value=MASKED)

@@ -53,7 +53,9 @@ def make_row(problem: Problem, index: int, split: str) -> dict[str, Any]:
 def word_problem_rows(arguments: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
     """Train and val rows. The held-out questions are those with the smallest hashes among the seed's."""
     if arguments.exclude or arguments.eval:
-        raise DataError(f"--exclude, --eval: {WORD_PROBLEMS} are made here, there is nothing to keep out of them")
+        raise DataError(
+            f"--exclude, --eval: {WORD_PROBLEMS} are generated here, so there is nothing to exclude; leave both out"
+        )
     rows = arguments.max_rows or ROWS
     problems: dict[str, Problem] = {}
     for problem in generate(4 * rows, arguments.seed):
@@ -70,7 +72,7 @@ def math_main(argv: Sequence[str]) -> int:
         (path for folder in (HERE.parent, HERE) if (path := folder / "math/prepare_data.py").is_file()), None
     )
     if path is None:
-        raise DataError(f"{HERE / 'math'}: not there; the files of recipes/math belong into math/ beside this one")
+        raise DataError(f"{HERE / 'math'}: not found; put the files of recipes/math into math/ beside this one")
     main = runpy.run_path(str(path))["main"]
     return int(main(["--instruction", INSTRUCTION, *argv]))
 
@@ -84,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if choice.parse_known_args(given)[0].source != WORD_PROBLEMS:
             return math_main(given)
         parser = argparse.ArgumentParser(description="Word problems as train.parquet and val.parquet.")
-        add_arguments(parser, f"{WORD_PROBLEMS}, or what ../math/prepare_data.py takes", "")
+        add_arguments(parser, f"{WORD_PROBLEMS}, or what ../math/prepare_data.py accepts", "")
         parser.set_defaults(workers=1)
         arguments = checked_arguments(parser, given)
         check_free(arguments.out, arguments.eval, arguments.force)

@@ -27,7 +27,7 @@ def _load_math() -> ModuleType:
     paths = (here.parent / "math/reward.py", here / "math/reward.py")
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
-        raise ImportError(f"{paths[1]}: not there; the files of recipes/math belong into math/ beside reward.py")
+        raise ImportError(f"{paths[1]}: not found; put the files of recipes/math into math/ beside reward.py")
     spec = importlib.util.spec_from_file_location("rredcot_agent_math_reward", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -129,7 +129,7 @@ def _way_out(error: Exception) -> str:
         return f"the sandbox did not start ({error}); try again with fewer --workers"
     return (
         f"reference solutions cannot be run here: {error}. The reward needs the same sandbox (docs/guides/sandbox.md). To write"
-        " the files without running them: --no-check-solutions"
+        " the files without running the solutions, give --no-check-solutions"
     )
 
 

@@ -253,7 +253,7 @@ def _load_beside(name: str) -> ModuleType:
     """A file of this folder as a module of its own; ImportError naming it where it does not lie there."""
     path = Path(__file__).resolve().with_name(f"{name}.py")
     if not path.is_file():
-        raise ImportError(f"{path}: not there; {name}.py belongs beside reward.py")
+        raise ImportError(f"{path}: not found; put {name}.py beside reward.py")
     spec = importlib.util.spec_from_file_location(f"rredcot_recipes_math_{name}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

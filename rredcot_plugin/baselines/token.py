@@ -95,7 +95,7 @@ def token_gradient_norms(rollouts: Rollouts) -> Float[Tensor, "B T"]:
     for name in TokenBaseline.needs:
         if getattr(rollouts, name) is None:
             raise ValueError(
-                f"{name}: baseline=token weighs tokens by it, and the rollouts have none; give Rollouts.{name}, or "
+                f"{name}: baseline=token weighs tokens by it, but the rollouts have none; give Rollouts.{name}, or "
                 "use baseline=least_variance, trace or value"
             )
 

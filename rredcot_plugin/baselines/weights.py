@@ -36,7 +36,7 @@ def gradient_norm_proxy(rollouts: Rollouts, segments: Segments) -> Float[Tensor,
     """
     if rollouts.log_probs is None:
         raise ValueError(
-            "log_probs: baseline=least_variance and trace weigh segments by them, and the rollouts have none; give "
+            "log_probs: baseline=least_variance and trace weigh segments by them, but the rollouts have none; give "
             "Rollouts.log_probs, or use baseline=value"
         )
     square = by_rows(lambda log_probs: (1 - log_probs.float().exp()).square(), rollouts.log_probs)

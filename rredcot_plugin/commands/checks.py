@@ -65,7 +65,7 @@ def check_package(name: str, supported: Sequence[str], way_out: str = INSTALL) -
         return Check(name, "failed", "not installed", way_out)
     if not supported or any(f"{found}.".startswith(f"{release}.") for release in supported):
         return Check(name, "ok", found)
-    return Check(name, "failed", f"{found}, supported is {' or '.join(supported)}", way_out)
+    return Check(name, "failed", f"{found}; supported: {' or '.join(supported)}", way_out)
 
 
 def check_sandbox() -> Check:
@@ -83,7 +83,9 @@ def check_entry_point(environment: Mapping[str, str]) -> Check:
     found = [point for point in entry_points(group=GROUP) if point.name == PLUGIN]
     if not found:
         reason = f"no {PLUGIN!r} in the entry points {GROUP!r}"
-        return Check("plugin found by verl", "failed", reason, f"{INSTALL}; a folder on the path will not do")
+        return Check(
+            "plugin found by verl", "failed", reason, f"{INSTALL}; a folder on the Python path is not enough"
+        )
     policy = environment.get("VERL_USE_EXTERNAL_PLUGINS", "auto").strip().lower()
     named = [name.strip() for name in policy.split(",")]
     if policy != "auto" and PLUGIN not in named:
@@ -168,7 +170,7 @@ def check_openrlhf(environment: Mapping[str, str]) -> list[Check]:
     for name in ("flash-attn", "vllm"):
         if not installed_version(name):
             found.append(
-                Check(name, "note", "not installed", f"{INSTALL_OPENRLHF}; OPENRLHF_PLATFORM=cpu does without")
+                Check(name, "note", "not installed", f"{INSTALL_OPENRLHF}; OPENRLHF_PLATFORM=cpu works without it")
             )
     import torch
 
@@ -189,4 +191,4 @@ def check_engine(environment: Mapping[str, str]) -> Check:
         return Check("OpenRLHF's engine", "failed", wrong, way_out)
     if engine == "vllm":
         return Check("OpenRLHF's engine", "ok", f"vLLM {vllm_version()} ({ENGINE}=vllm)")
-    return Check("OpenRLHF's engine", "ok", f"transformers; {ENGINE}=vllm takes {VLLM} where that is installed")
+    return Check("OpenRLHF's engine", "ok", f"transformers; {ENGINE}=vllm uses {VLLM} where it is installed")

@@ -31,8 +31,8 @@ def demo(
     estimators: Annotated[
         str, typer.Option(help="Advantage estimators to train with, separated by commas.")
     ] = "grpo,rredcot",
-    rollout: Annotated[str, typer.Option(help="Who generates: hf_cpu or vllm.")] = "hf_cpu",
-    force: Annotated[bool, typer.Option("--force", help="Repeat runs that are finished.")] = False,
+    rollout: Annotated[str, typer.Option(help="Rollout engine: hf_cpu or vllm.")] = "hf_cpu",
+    force: Annotated[bool, typer.Option("--force", help="Repeat runs that have finished.")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Keep Ray's session folders under /tmp.")] = False,
 ) -> None:
     """Train a tiny reasoner with verl on the CPU, with GRPO and with rredcot, and draw what happened."""

@@ -19,7 +19,7 @@ READY = {
 
 
 def doctor() -> None:
-    """Check the trainer that is installed, verl or OpenRLHF, and devices; exit code 1 if something is off."""
+    """Check the installed trainer, verl or OpenRLHF, and the devices; exit code 1 if a check fails."""
     console = Console()
     with console.status("importing the trainer in a process of its own …"):
         checks = run_checks()

@@ -44,7 +44,7 @@ def dry_run(
         Path | None, typer.Option("--out", "-o", help="Keep logs, overrides and metrics in this folder.")
     ] = None,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Name the overrides that had another value on the CPU.")
+        bool, typer.Option("--verbose", "-v", help="List the overrides that had another value on the CPU.")
     ] = False,
 ) -> None:
     """Check recipes without their GPUs: configuration, data, reward, memory, and two steps on the CPU."""

@@ -27,18 +27,21 @@ Scored = tuple[dict[str, Any], "Trace"]
 
 def filter_rollouts(
     rollouts: Annotated[
-        list[Path] | None, typer.Argument(help="What rredcot score or algorithm.rredcot.dump_dir wrote.")
+        list[Path] | None, typer.Argument(help="Files that rredcot score or algorithm.rredcot.dump_dir wrote.")
     ] = None,
     where: Annotated[
-        list[str] | None, typer.Option(help="A condition, or a preset by name; several must all hold.")
+        list[str] | None,
+        typer.Option(help="A condition, or the name of a preset; if several are given, all must hold."),
     ] = None,
     by: Annotated[
         str | None,
-        typer.Option(help="Keep traces (trace), groups of which every trace meets it (group), or one does (any)."),
+        typer.Option(
+            help="Keep traces that meet it (trace), or groups in which every trace (group) or one trace (any) does."
+        ),
     ] = None,
     invert: Annotated[bool, typer.Option("--invert", help="Keep what does not meet the conditions.")] = False,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="File for the kept lines; without, count only.")
+        Path | None, typer.Option("--out", "-o", help="File for the kept lines; without it, only count.")
     ] = None,
     preview: Annotated[int, typer.Option(min=0, help="Print this many of the kept traces.")] = 0,
     names: Annotated[

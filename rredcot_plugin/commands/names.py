@@ -39,7 +39,7 @@ def list_names(
     ):
         console.print(names_table(title, registry, str(getattr(default, key)), key))
         if registry is SEGMENTERS:
-            console.print(Text.assemble(("All but none also take  ", "bold"), ", ".join(_written(SHARED))))
+            console.print(Text.assemble(("All but `none` also take  ", "bold"), ", ".join(_written(SHARED))))
         console.print()
     for title, names, key in (
         ("Advantage estimators", ADVANTAGE_ESTIMATORS, "algorithm.adv_estimator"),
@@ -55,7 +55,7 @@ def presets_table() -> Table:
     table = Table(title=caption, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("name", no_wrap=True, style="bold")
     table.add_column("what it is for, and the evidence", overflow="fold")
-    table.add_column("keys; what is given beside it wins", overflow="fold")
+    table.add_column("keys; explicit keys win", overflow="fold")
     for name, preset in PRESETS.items():
         keys = "\n".join(f"{key}={value}" for key, value in preset.keys.items())
         table.add_row(name, Text(f"{preset.purpose} {preset.evidence}"), Text(keys))

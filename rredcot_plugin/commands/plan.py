@@ -83,5 +83,5 @@ def choose_estimator(estimator: str | None, preset: str | None) -> str:
         return DEFAULT.estimator if estimator is None else estimator
     own = str(find_preset(preset).keys.get("value_estimator", DEFAULT.estimator))
     if estimator not in (None, own):
-        raise ValueError(f"estimator={estimator}: preset={preset} takes {own}; leave one of the two out")
+        raise ValueError(f"estimator={estimator}: preset={preset} uses {own}; leave one of the two out")
     return own

@@ -23,14 +23,14 @@ Tflops = Annotated[float | None, typer.Option(help="Peak 10^12 bf16 operations/s
 GpuGb = Annotated[float | None, typer.Option(help="Memory of a GPU in GB, in place of --gpu's.")]
 Prompts = Annotated[int, typer.Option(help="Prompts per step.")]
 Rollouts = Annotated[int, typer.Option(help="Responses per prompt: the group.")]
-PromptLength = Annotated[int, typer.Option(help="Mean tokens of a prompt.")]
-ResponseLength = Annotated[int, typer.Option(help="Mean tokens of a response.")]
-Segments = Annotated[int, typer.Option(help="Mean segments of a response.")]
+PromptLength = Annotated[int, typer.Option(help="Mean length of a prompt in tokens.")]
+ResponseLength = Annotated[int, typer.Option(help="Mean length of a response in tokens.")]
+Segments = Annotated[int, typer.Option(help="Mean number of segments per response.")]
 Proposals = Annotated[
     int | None,
-    typer.Option(help="Mean answers that are probed at a boundary; 4, or --rollouts where that is less."),
+    typer.Option(help="Mean number of answers probed at a boundary; 4, or --rollouts if that is less."),
 ]
-ProbeTokens = Annotated[int, typer.Option(help="Mean tokens of a probe.")]
+ProbeTokens = Annotated[int, typer.Option(help="Mean length of a probe in tokens.")]
 Backend = Annotated[str, typer.Option(help="cached, packed or batched.")]
 Estimator = Annotated[
     str | None,
@@ -38,11 +38,14 @@ Estimator = Annotated[
         help="support (probes; the default), confidence (no probes), monte_carlo (continuations) or none (GRPO)."
     ),
 ]
-Preset = Annotated[str | None, typer.Option(help="Take the estimator of this preset (`rredcot list --presets`).")]
+Preset = Annotated[str | None, typer.Option(help="Use the estimator of this preset (`rredcot list --presets`).")]
 Samples = Annotated[int, typer.Option(help="Continuations per boundary with monte_carlo.")]
-Mfu = Annotated[float, typer.Option(help="Share of the peak in forward and backward.", rich_help_panel=ASSUMED)]
+Mfu = Annotated[
+    float, typer.Option(help="Share of the peak rate reached in forward and backward.", rich_help_panel=ASSUMED)
+]
 DecodeTokensPerSecond = Annotated[
-    float, typer.Option(help="Generated tokens/s of one GPU, all its sequences together.", rich_help_panel=ASSUMED)
+    float,
+    typer.Option(help="Tokens/s that one GPU generates, all its sequences together.", rich_help_panel=ASSUMED),
 ]
 TransferGbPerSecond = Annotated[
     float, typer.Option(help="GB/s between the driver and TransferQueue.", rich_help_panel=ASSUMED)

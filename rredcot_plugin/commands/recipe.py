@@ -53,7 +53,7 @@ def list_recipes() -> None:
     console.print(table)
     others = ", ".join(name for name, path in names_of(folder).items() if path.suffix in FILES)
     console.print(Text.assemble(("What they need  ", "bold"), others))
-    console.print(Text(f"Printed by `rredcot recipe print NAME`; they lie in {folder}"), soft_wrap=True)
+    console.print(Text(f"Print one with `rredcot recipe print NAME`; they are in {folder}"), soft_wrap=True)
 
 
 @recipe.command("print")
@@ -61,14 +61,14 @@ def print_recipe(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="NAME", help="A name of `rredcot recipe list`, with its folder and ending or without."
+            metavar="NAME", help="A name from `rredcot recipe list`, with or without its folder and ending."
         ),
     ],
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Write this file instead; it must not exist.")
     ] = None,
 ) -> None:
-    """Print a script with everything that it sources in its place, or a file that scripts need as it is."""
+    """Print a script with everything that it sources inlined, or an unchanged file that scripts need."""
     folder = _folder()
     path = find(name, folder)
     text = single_file(path, folder)
@@ -175,7 +175,7 @@ def _needs(path: Path, folder: Path, text: str) -> str:
     name = path.relative_to(folder).as_posix()
     lines = [
         f"# Printed by `rredcot recipe print {name}` of rredcot {rredcot_plugin.__version__}, everything in one file.",
-        "# Beside it belong, for data and reward:",
+        "# For data and reward, this script needs beside it:",
         *([f"#   mkdir {task[1]}"] if task else []),
         *(
             f"#   rredcot recipe print {file.relative_to(folder).as_posix()} --out {out}"

@@ -68,10 +68,10 @@ def report(
         bool, typer.Option("--terminal", help="Print to the terminal; a page is then written only with --out.")
     ] = False,
     compare: Annotated[
-        bool, typer.Option("--compare", help="Each PATH is a run: their curves and traces side by side.")
+        bool, typer.Option("--compare", help="Each PATH is a run; show their curves and traces side by side.")
     ] = False,
     label: Annotated[
-        list[str] | None, typer.Option(help="With --compare: name of a run, once per PATH, in their order.")
+        list[str] | None, typer.Option(help="With --compare: the name of a run; once per PATH, in the same order.")
     ] = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Write the page again when the files change, until Ctrl-C.")
@@ -97,7 +97,7 @@ def report(
     """Show where rollouts won and lost their reward: coloured traces, calibration, histograms, learning curves."""
     _check_modes(terminal=terminal, compare=compare, watch=watch, label=label or [])
     if every is not None and not watch:
-        raise typer.BadParameter(f"every={every:g}: only --watch looks again; give --watch as well")
+        raise typer.BadParameter(f"every={every:g}: has no effect without --watch; give --watch as well")
     page = out if out is not None else None if terminal else PAGE
     _check_page(page, paths, force)
     wanted = _Wanted(paths, page, _runs(tensorboard or []), step or [], max_traces, max_mb, seed, title)
@@ -121,9 +121,9 @@ def report(
 def _check_modes(*, terminal: bool, compare: bool, watch: bool, label: Sequence[str]) -> None:
     chosen = [name for name, on in (("terminal", terminal), ("compare", compare), ("watch", watch)) if on]
     if len(chosen) > 1:
-        raise typer.BadParameter(f"--{chosen[0]} and --{chosen[1]} do not go together; use one of them")
+        raise typer.BadParameter(f"--{chosen[0]} and --{chosen[1]} cannot be combined; use one of them")
     if label and not compare:
-        raise typer.BadParameter(f"label={label[0]}: only --compare names runs")
+        raise typer.BadParameter(f"label={label[0]}: has no effect without --compare; give --compare as well")
 
 
 def _once(wanted: _Wanted, worst: int | None, console: Console, errors: Console) -> int:
@@ -199,7 +199,9 @@ def _watch(wanted: _Wanted, every: float, console: Console, errors: Console) -> 
         said = f"{time.strftime('%H:%M:%S')}  {shown_of(corpus)}"
         console.print(Text(said if reload else f"stopped; {shown_of(corpus)}"), soft_wrap=True)
 
-    console.print(Text(f"{page}: written again when the files change; Ctrl-C ends it"), soft_wrap=True)
+    console.print(
+        Text(f"{page}: will be written again when the files change; press Ctrl-C to stop"), soft_wrap=True
+    )
     if watch(wanted.paths, make, every):
         make(reload=None)
     return 0
@@ -258,7 +260,7 @@ def shown_of(corpus: Corpus) -> str:
     shown = sum(len(group.traces) for group in corpus.groups)
     return (
         f"{shown:,} of {corpus.num_traces:,} traces are shown, of {len(corpus.groups):,} of {corpus.num_groups:,} "
-        "groups (equal texts once); all numbers are over all of them"
+        "groups (equal texts once); all numbers cover all of them"
     )
 
 

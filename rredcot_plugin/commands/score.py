@@ -32,7 +32,7 @@ SHOWN = 5
 
 NO_PROPOSAL = "rredcot/fallback/no_proposal/mean"
 NOTHING_PROBED = (
-    "no trace had an answer to probe, so values are those of their groups: give ground_truth (or, for "
+    "no trace had an answer to probe, so every value comes from its group alone: give ground_truth (or, for "
     "value_estimator=reference, references), or use value_estimator=confidence"
 )
 
@@ -86,7 +86,7 @@ def score(
         raise typer.Exit(2) from error
     except KeyboardInterrupt as error:
         kept = f"what is finished is in {settings.out}" if settings.out.exists() else "nothing was finished yet"
-        errors.print(Text(f"stopped: {kept}; run the same command again to go on from there"), soft_wrap=True)
+        errors.print(Text(f"stopped: {kept}; run the same command again to continue from there"), soft_wrap=True)
         raise typer.Exit(130) from error
     except (ValueError, OSError, RuntimeError) as error:
         errors.print(Text(_reason(model, error)), soft_wrap=True)
@@ -105,7 +105,7 @@ def default_out(rollouts: Path) -> Path:
 def _reason(model: str, error: Exception) -> str:
     if not isinstance(error, RuntimeError):
         return str(error)
-    hint = "; a smaller --batch-tokens takes less memory" if "out of memory" in str(error) else ""
+    hint = "; a smaller --batch-tokens needs less memory" if "out of memory" in str(error) else ""
     return f"model={model}: {(str(error).strip().splitlines() or [type(error).__name__])[0]}{hint}"
 
 

@@ -26,7 +26,9 @@ Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
 Temperature = Annotated[float, typer.Option(help="The temperature that the rollouts were sampled with.")]
 Prompts = Annotated[
     str,
-    typer.Option(help="What a text prompt is: text (as it is), user (one message), auto (verl's, restored)."),
+    typer.Option(
+        help="How to read a text prompt: text (as it is), user (as one message), auto (verl's messages, restored)."
+    ),
 ]
 ChatTemplate = Annotated[Path | None, typer.Option(help="A Jinja file to use as chat template.")]
 GroupsPerChunk = Annotated[int, typer.Option(min=1, help="Prompts that calibration sees at once.")]

@@ -140,9 +140,7 @@ def _run(script: Path, overrides: Sequence[str], environment: Mapping[str, str])
             timeout=SCRIPT_SECONDS,
         )
     except subprocess.TimeoutExpired as error:
-        raise RecipeError(
-            f"{script}: did not come to an end within {SCRIPT_SECONDS} s without training"
-        ) from error
+        raise RecipeError(f"{script}: did not finish within {SCRIPT_SECONDS} s without training") from error
     if done.returncode != 0:
         said = [line for line in done.stderr.splitlines() if line.strip()]
         raise RecipeError(f"{script}: exit code {done.returncode}: {said[-1] if said else 'no message'}")
@@ -152,7 +150,7 @@ def _read(script: Path, launch: Mapping[str, object], before: Mapping[str, str])
     program = str(launch["module"])
     if program != MAIN and program not in OPENRLHF_PROGRAMS:
         known = ", ".join((MAIN, *OPENRLHF_PROGRAMS))
-        raise RecipeError(f"{script}: starts {program}; a dry run knows {known}")
+        raise RecipeError(f"{script}: starts {program}; a dry run supports {known}")
     environment = dict(launch["environment"])  # type: ignore[call-overload]
     for name in ("PATH", "PYTHON"):  # ours were for the script alone
         environment.pop(name, None)
@@ -182,7 +180,7 @@ def _hydra_arguments(script: Path, arguments: list[str]) -> tuple[list[str], dic
         if key in ("--config-path", "--config-name"):
             options[key] = value or (arguments.pop(0) if arguments else "")
         elif argument.startswith("-"):
-            raise RecipeError(f"{script}: a dry run does not know Hydra's option {argument}")
+            raise RecipeError(f"{script}: a dry run does not support Hydra's option {argument}")
         else:
             overrides.append(argument)
     return overrides, options

@@ -69,7 +69,7 @@ class Needs:
     def _probes(self) -> str:
         assert self.probe_bound is not None and self.probes is not None
         if not self.in_pass:  # each repeats its prefix, half a trace on average
-            return f"at most {self.probes} rows of their own per trace, as long as {self.probes / 2:g} traces together"
+            return f"at most {self.probes} rows of their own per trace, together as long as {self.probes / 2:g} traces"
         share = self.probe_bound / self.response
         text = f"at most {self.probe_bound:,} tokens on top of a trace of {self.response:,} (+{share:.0%})"
         if self.probe_tokens is None:

@@ -32,7 +32,7 @@ class Outcome:
         """
         steps = {step: metrics for step, metrics in self.steps.items() if step > 0}
         last = steps[max(steps)]
-        mean = f"mean reward {last[reward]:.2f} of a tiny model that has read these solutions"
+        mean = f"mean reward {last[reward]:.2f} of a tiny model that has seen these solutions"
         yield Finding("training", f"{len(steps)} steps of stock {trainer} on the CPU; {mean}")
         if ours:
             yield Finding("credit", credit_line(last))

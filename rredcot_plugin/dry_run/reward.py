@@ -47,7 +47,7 @@ class RewardTrial:
     def warning(self) -> str | None:
         """What makes a reader doubt the reward; None where nothing does."""
         if self.solutions <= self.hopeless:  # not if there are none: NaN
-            return "no solution of the data earns more than a hopeless response: look at reward and data"
+            return "no solution of the data earns more than a hopeless response: check the reward and the data"
         return None
 
 

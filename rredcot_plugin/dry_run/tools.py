@@ -33,7 +33,7 @@ class Tools:
         names = ", ".join(schema["function"]["name"] for schema in self.schemas)
         yield Finding("tools", f"{names}; calls are read by verl's parser {self.parser}")
         if self.call is None:
-            text = f"no call will be tried: the tiny model knows those of hermes, not of {self.parser}"
+            text = f"no call will be tried: the tiny model writes calls for hermes, not for {self.parser}"
             yield Finding("tools", text, "note")
 
     def outcome(self, steps: Mapping[int, Mapping[str, float]]) -> Iterator[Finding]:

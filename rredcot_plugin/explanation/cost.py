@@ -20,7 +20,7 @@ READS = {
     "gradient": "a backward pass, with its activation memory, in the log-prob pass",
     "reward_model": "one forward pass of the reward model over every trace",
     "environment": "`state_values` of the agent loop",
-    "critic": "the training of a critic, which is the trainer's own",
+    "critic": "the training of a critic, which the trainer does",
 }
 """Name in ``Rollouts.token_scores`` -> what it takes to have it."""
 
@@ -77,7 +77,7 @@ def _probes(config: RRedCoTConfig, backend: str, sizes: Sizes | None) -> Iterato
         yield "no probes"
         return
     if segments is None:
-        yield f"probes: at most {proposals} per boundary of at most {config.max_probe_tokens} tokens each, and a bridge"
+        yield f"probes: at most {proposals} per boundary, each of at most {config.max_probe_tokens} tokens and a bridge"
         return
     if sizes is not None:
         segments = min(segments, max(1, sizes.response // getattr(segmenter, "min_segment_tokens", 1)))

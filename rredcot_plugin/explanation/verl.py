@@ -24,7 +24,7 @@ def explain_verl(launch: Launch) -> Explanation:
     if resolved is None:
         notes = [f"algorithm.adv_estimator={name} is not one of rredcot's: this run does not use it"]
         if config.algorithm.get("rredcot") is not None:
-            notes.append("the keys of algorithm.rredcot are read by nobody in this run")
+            notes.append("nothing reads the keys of algorithm.rredcot in this run")
         return Explanation(name, notes=tuple(notes))
     settings = resolved.config
     return Explanation(

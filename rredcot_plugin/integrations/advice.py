@@ -13,7 +13,7 @@ def no_siblings(one_rollout: str) -> str:
     """Of a run in which a prompt has one rollout, as ``one_rollout`` sets it."""
     return (
         f"{one_rollout} leaves no siblings to propose answers: only the ground truth is proposed, "
-        "and baselines come from the other prompts of the step, so use many (docs/evidence/learning.md)"
+        "and baselines come from the other prompts of the step, so use many prompts (docs/evidence/learning.md)"
     )
 
 
@@ -31,8 +31,8 @@ def without_log_probs(settings: RRedCoTConfig, key: str, off: str, on: str) -> s
         )
     if SIGNALS & set(getattr(segmenter, "uses", ())):
         return (
-            f"segmenter={settings.segmenter} looks at the log-probs of the sampled tokens, which {off} does not record: every "
-            "keyword counts now"
+            f"segmenter={settings.segmenter} looks at the log-probs of the sampled tokens, which {off} does not record, so "
+            "every keyword counts"
         )
     return ""
 
@@ -55,8 +55,8 @@ def few_segments(settings: RRedCoTConfig, length: int, length_key: str, turns_ke
     """
     reason = _why_few(settings, length, length_key, turns_key)
     return reason and (
-        f"segmenter={settings.segmenter} will give fewer than {FEW_SEGMENTS} segments per trace, {reason}: there is little "
-        "to redistribute then; sentence and newline find more"
+        f"segmenter={settings.segmenter} will give fewer than {FEW_SEGMENTS} segments per trace, {reason}, which leaves little "
+        "to redistribute; sentence and newline find more"
     )
 
 

@@ -89,7 +89,7 @@ class Output:
         if found != self.state.size:
             raise ValueError(
                 f"out={self.path}: expected the {self.state.size} bytes that this run has left there, got {found}: "
-                "something else writes to it; end that, and run the same command again"
+                "something else writes to it; stop that, and run the same command again"
             )
         lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
         self._file.write(lines.encode("utf-8"))

@@ -102,7 +102,7 @@ def run_score(settings: ScoreSettings, tell: Tell, show: Callable[[Progress], No
     if len(rows) < len(found):
         tell(
             f"{len(found) - len(rows)} earlier outputs of a session are left out: only its last one is scored here, "
-            "while training gives every one its credit"
+            "while training gives credit to every output"
         )
     if odd := [row.line for row in rows if not math.isfinite(row.reward)]:
         lines = ", ".join(map(str, odd[:SHOWN])) + (" …" if len(odd) > SHOWN else "")
@@ -136,7 +136,7 @@ def _check_model(name: str) -> None:
     found = (
         "is a file" if path.is_file() else "no config.json in this folder" if path.is_dir() else "no such folder"
     )
-    hint = "; the shell has left ~ as it is: write $HOME instead" if name.startswith("~") else ""
+    hint = "; the shell did not expand ~: write $HOME instead" if name.startswith("~") else ""
     raise ValueError(
         f"model={name}: {found}; expected a folder with config.json, tokenizer and weights, or a name on the Hugging Face "
         f"hub, such as Qwen/Qwen3-4B{hint}"

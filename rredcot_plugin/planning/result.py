@@ -47,19 +47,19 @@ class Plan:
         found = []
         if (share := self.step.driver_share) > DRIVER_SHARE:
             found.append(
-                f"rredcot takes {share:.1%} of the step on the driver, over {DRIVER_SHARE:.0%}: fewer or shorter rollouts "
-                "per step, fewer segments and proposals, or more --credit-workers"
+                f"rredcot takes {share:.1%} of the step on the driver, more than {DRIVER_SHARE:.0%}: use fewer or shorter "
+                "rollouts per step, fewer segments and proposals, or more --credit-workers"
             )
         if (rows := self.stored_rows()) > STORED_ROWS:
             found.append(
                 f"{rows:,} rows are more than TransferQueue keeps by default: raise "
-                f"transfer_queue.backend.SimpleStorage.total_storage_size over {STORED_ROWS:,}"
+                f"transfer_queue.backend.SimpleStorage.total_storage_size above {STORED_ROWS:,}"
             )
         for phase in self.memory:
             if phase.bytes + phase.added > self.setup.gpu_bytes:
                 found.append(
                     f"{phase.name}: {(phase.bytes + phase.added) / 1e9:.1f} GB per GPU do not fit into "
-                    f"{self.setup.gpu_gb:g}: more GPUs, shorter traces, or a model split further"
+                    f"{self.setup.gpu_gb:g}: use more GPUs, shorter traces, or split the model further"
                 )
         return found
 
@@ -67,7 +67,7 @@ class Plan:
         s = self.setup
         return [
             f"{s.mfu:.0%} of {s.tflops:,.0f} TFLOP/s in forward and backward, probes included (--mfu)",
-            "probes cost their operations alone: on an H100 64 of them in 16,384 tokens took 1.21 times the pass, not 1.06",
+            "probes cost only their operations: on an H100 64 of them in 16,384 tokens took 1.21 times the pass, not 1.06",
             f"{s.decode_rate:,.0f} tokens per second and GPU while generating (--decode-tokens-per-second)",
             f"{s.transfer_gb:g} GB/s between a process and TransferQueue (--transfer-gb-per-second), "
             f"{STORAGES} processes at a time",

@@ -43,10 +43,10 @@ SEGMENTS = Section("Segments", "", (
            "Below 3 there is little to redistribute, and at 1 the run is GRPO: use another segmenter, such as sentence or "
            "newline.", ALL),
     Metric("rredcot/segments/tokens", "tokens", "Length of a segment.", "a step of reasoning",
-           "A maximum near the response length is one giant segment: use a segmenter that finds the ends of its steps.", ALL),
+           "A maximum near the response length means one giant segment: use a segmenter that finds the ends of its steps.", ALL),
     Metric("rredcot/segments/inexact", "0 or 1", "1: the segmenter is known to place boundaries that depend on later "
            "tokens, which biases the gradient.", "0",
-           "Take a segmenter without _retrospective in its name, or test your own with rredcot_plugin.check_segmenter.", MEAN),
+           "Use a segmenter without _retrospective in its name, or test your own with rredcot_plugin.check_segmenter.", MEAN),
 ))  # fmt: skip
 
 VALUES = Section("Values", "brier, ece and explained_variance describe the values that are used: those of a group never saw "
@@ -62,7 +62,7 @@ VALUES = Section("Values", "brier, ece and explained_variance describe the value
            "closer to the outcome than the value of the prompt", "As for rredcot/value/boundary.", ("mean", "max")),
     Metric("rredcot/value/window_age", "versions", "Mean age of fitted rollouts, the newest having 0.", "near 2", "", MEAN),
     Metric("rredcot/value/trees_share", "0 to 0.5", "Weight of the trees in the fit, with calibrate: trees.",
-           "0.5 after 512 rollouts", "Less for good: calibrate_window is too short.", MEAN),
+           "0.5 after 512 rollouts", "Always less: calibrate_window is too short.", MEAN),
     Metric("rredcot/value/brier", "0 to 1", "Mean squared error of values against outcomes, both on [0, 1].",
            "below the variance of the outcome, 0.25 at 50 % success",
            "More rollouts per step, a longer calibrate_window, or calibrate: group_shift.", MEAN),
@@ -77,7 +77,7 @@ CREDIT = Section("Credit", "", (
            "between minus and plus the range of the reward", "Values are far off: see rredcot/value/brier.", ALL),
     Metric("rredcot/credit/abs_delta", "reward", "Absolute segment credit |δ|.", "above 0",
            "At 0 nothing is redistributed: see rredcot/segments/per_trace and rredcot/probes/proposals.", ("mean", "max")),
-    Metric("rredcot/credit/baseline", "reward", "Baseline of a segment, that is what returns are measured from; for a "
+    Metric("rredcot/credit/baseline", "reward", "Baseline of a segment, that is, what returns are measured from; for a "
            "baseline per token its mean over the segment.", "like rredcot/value/boundary, below it where improbable steps "
            "mostly fail", "", ALL),
     Metric("rredcot/credit/segment_advantage", "scaled", "Advantage of a segment, after scaling.",
@@ -88,7 +88,7 @@ CREDIT = Section("Credit", "", (
     Metric("rredcot/credit/negative_share", "0 to 1", "Share of segments with negative credit.", "0.2 to 0.8", "", MEAN),
     Metric("rredcot/credit/answer_share", "0 to 1", "Share of a trace's |δ| that falls on its answer segment.",
            "below 0.9", "Near 1 nothing is redistributed: values do not see the outcome coming.", MEAN),
-    Metric("rredcot/credit/credit_weight", "0 to 1", "Weight that credit_weight=auto took.", "0 in the first two steps", "", MEAN),
+    Metric("rredcot/credit/credit_weight", "0 to 1", "Weight that credit_weight=auto chose.", "0 in the first two steps", "", MEAN),
     Metric("rredcot/credit/return_error", "reward", "Largest |Σ r − R| over the traces.", "rounding, below 1e-5",
            "Report it: this is a bug.", MAX),
     Metric("rredcot/credit/shaping_residual", "reward", "What shapers changed of a trace's sum before it went to the answer "
@@ -115,7 +115,7 @@ DRIVER = Section("Work on the driver", "", (
 MONTE_CARLO = Section("Monte-Carlo continuations", "Only with value_estimator: monte_carlo.", (
     Metric("rredcot/monte_carlo/continuations", "requests", "Continuations per trace; equal prefixes are continued once.",
            "boundaries times samples, or fewer", "", MEAN),
-    Metric("rredcot/monte_carlo/tokens", "tokens", "Tokens generated for them, per trace.", "what you can pay for",
+    Metric("rredcot/monte_carlo/tokens", "tokens", "Tokens generated for them, per trace.", "what you can afford",
            "Lower samples or max_segments, or set max_tokens.", MEAN),
     Metric("rredcot/monte_carlo/failed", "0 to 1", "Share on which the rollout server or the reward function failed.",
            "0", "The boundaries have fewer samples; at 1 the run stops. The log names the errors.", MEAN),
@@ -127,26 +127,26 @@ FALLBACKS = Section("Fallbacks", "Shares of the traces of a step, unless the mea
            "proposed.", "low, but not early on and on hard prompts", "", MEAN),
     Metric("rredcot/fallback/no_proposal", "0 to 1", "Nothing could be proposed.", "near 0",
            "Give a ground truth as the model would write it, or larger groups.", MEAN),
-    Metric("rredcot/fallback/group_mean", "0 to 1", "Boundaries start from the mean of the group, for whatever reason.",
+    Metric("rredcot/fallback/group_mean", "0 to 1", "Boundaries start from the mean of the group, for any reason.",
            "near 0", "See the other fallbacks.", MEAN),
     Metric("rredcot/fallback/no_state_value", "0 to 1", "Share of later turns without a state_value.", "0", "", MEAN),
-    Metric("rredcot/fallback/process_rewards", "0 to 1", "Share of traces with process_rewards that are no pairs of a character "
-           "and a number; what can be read of them counts.", "0", "", MEAN),
+    Metric("rredcot/fallback/process_rewards", "0 to 1", "Share of traces with process_rewards that are not all pairs of a character "
+           "and a number; the readable pairs count.", "0", "", MEAN),
     Metric("rredcot/fallback/answer_too_long", "0 to 1", "Share of proposals that exceed max_probe_tokens and are dropped.",
            "0", "Raise max_probe_tokens, and set length_normalize for answers of more than some ten tokens.", MEAN),
-    Metric("rredcot/fallback/uncalibrated", "0 or 1", "All outcomes of the step and the window are equal, so that there is "
+    Metric("rredcot/fallback/uncalibrated", "0 or 1", "All outcomes of the step and the window are equal, so there is "
            "nothing to fit.", "0", "", MEAN),
-    Metric("rredcot/fallback/missing_row", "0 to 1", "Share of sessions of which an output is missing; they are what is "
-           "there.", "0", "", MEAN),
-    Metric("rredcot/fallback/lost_end", "0 to 1", "Share of sessions whose last output has no token left, aborted or rejected; "
-           "they earn nothing, and count for their group.", "near 0", "", MEAN),
+    Metric("rredcot/fallback/missing_row", "0 to 1", "Share of sessions with a missing output; they consist of the "
+           "others.", "0", "", MEAN),
+    Metric("rredcot/fallback/lost_end", "0 to 1", "Share of sessions whose last output, aborted or rejected, has no token left; "
+           "they earn nothing, but count in their group.", "near 0", "", MEAN),
     Metric("rredcot/fallback/nonfinite_reward", "0 to 1", "The reward is NaN or infinite; the trace earns nothing and "
-           "counts for nobody.", "0", "Mend the reward function.", MEAN),
+           "counts nowhere.", "0", "Fix the reward function.", MEAN),
 ))  # fmt: skip
 
 HISTOGRAMS = Section("Histograms and a table", "Where trainer.logger has tensorboard or wandb, in the first step of a process "
-                     "and every histogram_every steps. They do not go through verl's metrics, so that the console and other "
-                     "loggers do not have them. Mini-batches of a step are pooled, texts are cut to 300 characters, and a "
+                     "and every histogram_every steps. They do not go through verl's metrics, so the console and other "
+                     "loggers do not show them. Mini-batches of a step are pooled, texts are cut to 300 characters, and a "
                      "tracker that fails gets one warning. The table is under Text in TensorBoard.", (
     Metric("rredcot/credit/histogram", "reward", "Credit δ of every segment.", "a spread",
            "A spike at 0 alone: nothing is redistributed."),
@@ -155,7 +155,7 @@ HISTOGRAMS = Section("Histograms and a table", "Where trainer.logger has tensorb
     Metric("rredcot/value/boundary/histogram", "reward", "Value at every boundary after the prompt, as used.", "a spread"),
     Metric("rredcot/segments/tokens/histogram", "tokens", "Length of every segment.", "as in rredcot/segments/tokens"),
     Metric("rredcot/segments/per_trace/histogram", "segments", "Segments of every trace.", "as in rredcot/segments/per_trace"),
-    Metric("rredcot/credit/histogram_dropped", "numbers", "How many of all these were left out because they were not finite.",
+    Metric("rredcot/credit/histogram_dropped", "numbers", "How many of all these were dropped because they were not finite.",
            "0", "See rredcot/fallback/nonfinite_reward."),
     Metric("rredcot/credit/worst_segments", "table", "The segments with the lowest credit, of eight prompts at most: end of "
            "the prompt, ground truth, reward, text, value before and after.", "steps that are wrong"),
@@ -168,7 +168,7 @@ TIME = Section("Time", "Part of verl's timing_s/step.", (
            "with packed, where it cannot be told apart.", "a share of timing_s/old_log_prob",
            "As for rredcot/probes/per_trace."),
     Metric("timing_s/rredcot_monte_carlo", "seconds", "Continuations and their rewards, inside timing_s/gen.",
-           "what you can pay for", "As for rredcot/monte_carlo/tokens."),
+           "what you can afford", "As for rredcot/monte_carlo/tokens."),
     Metric("timing_s/rredcot_reward_model", "seconds", "Forward pass of the reward model of reward_model and red.",
            "like timing_s/old_log_prob for a model of the same size"),
     Metric("timing_s/rredcot_credit", "seconds", "Calibration, redistribution, advantages and what is shown of them, on the "

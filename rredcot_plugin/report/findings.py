@@ -46,7 +46,7 @@ def _few_prompts(steps: Sequence[StepSummary]) -> list[str]:
     where = f"at {len(few):,} of {len(steps):,} steps" if len(steps) > 1 else "here"
     return [
         f"Calibration had too few prompts {where} ({least.prompts} at step {least.step}): V̂ of a trace is fitted on other "
-        f"prompts, so fewer than {FEW_PROMPTS} give rough values. Take more prompts per step, or calibrate=none and "
+        f"prompts, so fewer than {FEW_PROMPTS} give rough values. Use more prompts per step, or calibrate=none and "
         "read V̂ as the probability of answering right at once."
     ]
 
@@ -57,7 +57,7 @@ def _bias(bias: Interval | None) -> list[str]:
     side = "high" if bias.mean > 0 else "low"
     return [
         f"V̂ after the prompt is {_digits(abs(bias.mean))} too {side} on average (95 % interval of V̂ − R: "
-        f"{_digits(bias.low)} to {_digits(bias.high)}): look at calibrate and value_estimator."
+        f"{_digits(bias.low)} to {_digits(bias.high)}): check calibrate and value_estimator."
     ]
 
 
@@ -68,7 +68,7 @@ def _segments(steps: Sequence[StepSummary]) -> list[str]:
     if mean >= FEW_SEGMENTS:
         return []
     return [
-        f"A trace has {plain(mean, 1)} segments on average, which leaves little to credit within it. Take segmenter=newline "
+        f"A trace has {plain(mean, 1)} segments on average, which leaves little to credit within it. Use segmenter=newline "
         "for reasoning in lines, sentence for prose, fixed where neither is found; min_segment_tokens and max_segments "
         "also matter."
     ]

@@ -150,8 +150,8 @@ def calibration_plot(bins: Sequence[CalibrationBin]) -> Picture:
     """Mean reward against mean V̂ in each bin; a dot's area goes with the states in it."""
     title = "Calibration of V̂"
     how = (
-        "Each dot: states of like V̂ and the mean reward that followed, with its 95 % interval over prompts; its area "
-        "goes with the number of states. On the dashed line V̂ is right; below it V̂ hopes for too much."
+        "Each dot: states of similar V̂ and the mean reward that followed, with its 95 % interval over prompts; its area "
+        "goes with the number of states. On the dashed line V̂ is right; below it V̂ is too high."
     )
     shown = [b for b in bins if b.states and len(drawable([b.value, b.reward])) == 2]
     if not shown:
@@ -175,7 +175,7 @@ HISTOGRAM_TITLES = {
     "segment_tokens": ("Length of segments", "If most have one token, the segmenter cuts too often."),
     "credit": (
         "Credit of segments",
-        "Left (orange) lost reward, right (blue) gained it; 0 itself counts to the right.",
+        "Left (orange) lost reward, right (blue) gained it; 0 itself counts toward the right.",
     ),
     "advantage": ("Advantage of segments", "What the policy update multiplies the log-probs of a segment with."),
     "value": ("Values", "If all are near one number, V̂ cannot tell states apart."),

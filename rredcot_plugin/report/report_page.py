@@ -54,7 +54,7 @@ def render_report(
     if groups:
         note = f"Right: reward above {tick(right_above)}, half-way between the lowest and the highest (0 if all are equal)."
         if corpus.has_credit:
-            note += " Select a segment to see its stretch in the curve of the expected reward; arrow keys go on."
+            note += " Select a segment to see its stretch in the curve of the expected reward; arrow keys move on."
         body = f"{render_controls(groups, right_above)}{render_groups(groups, right_above)}"
         none = '<p class="empty note" hidden>No trace passes these filters.</p>'
         sections.append(Section("Traces", note, body + none))
@@ -89,7 +89,7 @@ def _lead(corpus: Corpus, groups: Sequence[Group]) -> str:
     if shown == corpus.num_traces:
         return f"{read} were read, and all are shown."
     return (
-        f"{read} were read. Numbers and plots are over all of them; shown below are {_count(shown, 'trace')} of "
+        f"{read} were read. Numbers and plots cover all of them; shown below are {_count(shown, 'trace')} of "
         f"{_count(len(groups), 'group')}: {_choice(corpus, groups)}."
     )
 

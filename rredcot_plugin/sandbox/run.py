@@ -14,7 +14,7 @@ from rredcot_plugin.sandbox.limits import Limits
 from rredcot_plugin.sandbox.process import Child, Pipe, Result, read_all, run_with, watch
 
 UNTRUSTED = (
-    'isolation="weak" gives no verdict that a reward may rest on: where the kernel has no Landlock, a solution can '
+    'isolation="weak" gives no verdict that a reward can rely on: where the kernel has no Landlock, a solution can '
     "read the tests in the memory of the trainer. Use strong isolation (docs/guides/sandbox.md says how to get it), or say "
     "that you trust the code: trust_code=True (RREDCOT_TRUST_CODE=1 for recipes/code)."
 )

@@ -35,7 +35,7 @@ SHOWN = 40
 
 INEXACT = (
     "rredcot: segmenter=%s places boundaries that depend on what comes after them, which biases the policy gradient: %s. Training "
-    "goes on; rredcot_plugin.check_segmenter tests a segmenter, and docs/guides/extending.md says how to mend it"
+    "goes on; rredcot_plugin.check_segmenter tests a segmenter, and docs/guides/extending.md says how to fix it"
 )
 """A warning, once a run, with the segmenter's name and what ``find_lookahead`` found."""
 

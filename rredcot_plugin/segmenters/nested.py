@@ -26,7 +26,7 @@ NO_LIMIT = 2**31
 @register_segmenter("nested")
 @dataclass(frozen=True)
 class NestedSegmenter(CutSegmenter):
-    """Several segmenters in one, coarse to fine: a boundary of a coarse level is one of every finer level.
+    """Several segmenters in one, coarse to fine: a boundary of a coarse level is also one of every finer level.
 
     As a segmenter it returns the finest level, the common refinement of all ``levels``; `all_levels` returns each.
     ``levels`` names them coarse to fine, each as a registered name, ``{name: ..., options: {...}}`` or a path that

@@ -13,7 +13,7 @@ from rredcot_plugin.types import MASKED, Rollouts, Segments
 @register_segmenter("none")
 @dataclass(frozen=True)
 class NoSegmenter:
-    """K = 0: one segment per trace, the answer not split off either."""
+    """K = 0: one segment per trace; the answer is not split off either."""
 
     def __call__(self, rollouts: Rollouts) -> Segments:
         mask = rollouts.response_mask

@@ -29,7 +29,7 @@ def action_fingerprints(rollouts: Rollouts, segments: Segments) -> Int[Tensor, "
         ValueError: rollouts without texts.
     """
     if rollouts.texts is None or rollouts.token_offsets is None:
-        raise ValueError("texts: actions are read off the texts, and the rollouts have none; give Rollouts.texts")
+        raise ValueError("texts: actions are read off the texts, but the rollouts have none; give Rollouts.texts")
     found = np.zeros(segments.exists.shape, dtype=np.uint64)
     mask, counts, starts = rollouts.response_mask.cpu(), segments.num_segments.tolist(), segments.starts.cpu()
     before = torch.nn.functional.pad(mask.cumsum(dim=1), (1, 0)).gather(1, starts).tolist()

@@ -120,7 +120,7 @@ class ImportanceEstimator:
 
 @register_value_estimator("support")
 class SupportEstimator(ImportanceEstimator):
-    """How probable are the answers that were rewarded, if the model had to answer here?"""
+    """How probable would the rewarded answers be if the model had to answer here?"""
 
     kind = "support"
 
@@ -135,7 +135,7 @@ class SelfNormalizedEstimator(ImportanceEstimator):
 
 @register_value_estimator("ground_truth")
 class GroundTruthEstimator(ImportanceEstimator):
-    """How probable is the data set's answer, if the model had to answer here? Asks nobody else."""
+    """How probable would the data set's answer be if the model had to answer here? Reads no siblings."""
 
     kind = "support"
     proposes = TRUTH

@@ -86,7 +86,7 @@ class AttributionEstimator:
 @register_value_estimator("attention")
 @dataclass(frozen=True)
 class AttentionEstimator(AttributionEstimator):
-    """The outcome handed out by how much the answer's tokens attend to each segment.
+    """The outcome, split among segments by how much the answer's tokens attend to each.
 
     Shares from ``token_scores["attention"]``.
     """
@@ -97,7 +97,7 @@ class AttentionEstimator(AttributionEstimator):
 @register_value_estimator("gradient")
 @dataclass(frozen=True)
 class GradientEstimator(AttributionEstimator):
-    """The outcome handed out by how much the answer's log-probability depends on each segment.
+    """The outcome, split among segments by how much the answer's log-probability depends on each.
 
     Shares from ``token_scores["gradient"]``: |input × gradient|.
     """

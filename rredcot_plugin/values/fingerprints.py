@@ -35,7 +35,7 @@ def fingerprints(rollouts: Rollouts, segments: Segments) -> tuple[Int[Tensor, "B
     """
     if rollouts.token_ids is None:
         raise ValueError(
-            "token_ids: calibration compares the segments of siblings token by token, and the rollouts have none; give "
+            "token_ids: calibration compares the segments of siblings token by token, but the rollouts have none; give "
             "Rollouts.token_ids, or their numbers as states="
         )
     real, tokens = rollouts.response_mask.cpu().numpy(), rollouts.token_ids.cpu().numpy()

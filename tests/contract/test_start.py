@@ -101,7 +101,7 @@ def test_verls_main_program_checks_our_options_before_it_starts_ray() -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("+algorithm.redcot.segmenter=newline", "algorithm.redcot: nobody reads this key"),
+        ("+algorithm.redcot.segmenter=newline", "algorithm.redcot: nothing reads this key"),
         ("+algorithm.rredcot.segmenter=newlin", "Did you mean 'newline'?"),
         ("algorithm.adv_estimator=rredcott", "Did you mean rredcot?"),
     ],

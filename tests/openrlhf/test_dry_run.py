@@ -113,7 +113,7 @@ def test_an_explanation_warns_as_that_of_verl() -> None:
     siblings, theirs, bias = found["warnings"]
     assert siblings.startswith("--rollout.n_samples_per_prompt 1 leaves no siblings")
     assert theirs.startswith("--algo.advantage.lambd 0.9 is OpenRLHF's own") and "--algo.rredcot.lam" in theirs
-    assert bias.startswith("lam=0.95 takes values for what later segments earn")
+    assert bias.startswith("lam=0.95 uses values in place of what later segments earn")
     penalty, turns = found["notes"]
     assert "the penalty is not redistributed" in penalty
     assert "one in a run without --train.agent_func_path" in turns

@@ -122,7 +122,7 @@ def test_what_is_moved_off_the_gpu_is_not_counted_there(
 def test_a_recipe_that_cannot_probe_in_the_pass_says_so(tmp_path: Path) -> None:
     findings = rehearse(MEGATRON, tmp_path)
     assert "actor_rollout_ref.actor.strategy=megatron" in text_of(findings, "algorithm", "note")
-    assert text_of(findings, "probes") == "at most 14 rows of their own per trace, as long as 7 traces together"
+    assert text_of(findings, "probes") == "at most 14 rows of their own per trace, together as long as 7 traces"
 
 
 def test_a_users_own_recipe_and_the_baseline(recipe: Path, tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_a_reward_that_raises_or_returns_nonsense(
 
 def test_a_reward_that_pays_nothing_is_doubted_not_refused(recipe: Path, tmp_path: Path) -> None:
     (tmp_path / "reward.py").write_text("async def compute_score(**kwargs):\n    return {'score': 0.0}\n")
-    assert "look at reward and data" in text_of(rehearse(recipe, tmp_path), "reward", "note")
+    assert "check the reward and the data" in text_of(rehearse(recipe, tmp_path), "reward", "note")
 
 
 @pytest.mark.parametrize("column", ["prompt", "data_source", "reward_model"])

@@ -168,13 +168,13 @@ def test_warnings_and_notes_of_a_run_are_told() -> None:
 def test_an_estimator_that_is_not_ours_is_told() -> None:
     found = explain_overrides(["algorithm.adv_estimator=grpo", "preset=lean"])
     assert not found.rows
-    assert "does not use it" in said(found) and "read by nobody" in said(found)
+    assert "does not use it" in said(found) and "nothing reads the keys" in said(found)
 
 
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("+algorithm.redcot.segmenter=newline", "nobody reads this key"),
+        ("+algorithm.redcot.segmenter=newline", "nothing reads this key"),
         ("algorithm.adv_estimator=rredcott", "Did you mean rredcot?"),
         ("algorithm.adv_estimator=grpoo", "grpoo"),
         ("data.train_batchsize=3", "nearest key: data.train_batch_size"),
@@ -287,7 +287,7 @@ def test_no_more_proposals_are_counted_than_a_group_can_make(overrides: list[str
         (["value_estimator=own_ratio"], "looks at the outcome of the very trace it values"),
         (["segmenter=hybrid_retrospective"], "train with hybrid or another one"),
         (["shapers=[smoothing]"], "shapers=smoothing: they look at the whole trace"),
-        (["preset=exact", "lam=0.95"], "lam=0.95 takes values for what later segments earn"),
+        (["preset=exact", "lam=0.95"], "lam=0.95 uses values in place of what later segments earn"),
     ],
 )
 def test_options_that_bias_the_gradient_are_warned_of_in_both_forms(pairs: list[str], warning: str) -> None:

@@ -281,7 +281,7 @@ def test_verl_loads_it_by_its_path_alone(tmp_path: Path) -> None:
 def test_a_reward_that_was_copied_alone_says_what_is_missing(tmp_path: Path) -> None:
     copy = tmp_path / "reward.py"
     copy.write_text((MATH / "reward.py").read_text())
-    with pytest.raises(ImportError, match=r"answer_workers.py belongs beside reward.py"):
+    with pytest.raises(ImportError, match=r"put answer_workers.py beside reward.py"):
         load(copy, "lonely_reward")
 
 

@@ -114,7 +114,7 @@ def test_broken_lines_are_told_and_the_page_is_written(dumps: Path) -> None:
             1,
             "credit/1.jsonl has 1; credit/2.jsonl has 2",
         ),
-        (["credit", "--every", "3"], 2, "every=3: only --watch looks again"),
+        (["credit", "--every", "3"], 2, "every=3: has no effect without --watch; give --watch as well"),
         (["credit", "--step", "7-2"], 2, "step=7-2: expected a step such as 40"),
         (["credit", "--step", "x"], 2, "step=x: expected a step such as 40"),
         (["credit", "--max-traces", "0"], 2, "max-traces"),

@@ -122,9 +122,9 @@ def test_runs_that_share_nothing_are_no_comparison(tmp_path: Path) -> None:
         (["a/credit", "a/credit", "--compare"], "got one of them twice"),
         (["a/credit", "b/credit", "--compare", "--label", "x"], "label: expected one per path, 2, got 1"),
         (["a/credit", "b/credit", "--compare", "--label", "x", "--label", "x"], "got one of them twice"),
-        (["a/credit", "--label", "x"], "label=x: only --compare names runs"),
-        (["a/credit", "b/credit", "--compare", "--terminal"], "--terminal and --compare do not go together"),
-        (["a/credit", "--watch", "--compare"], "--compare and --watch do not go together"),
+        (["a/credit", "--label", "x"], "label=x: has no effect without --compare; give --compare as well"),
+        (["a/credit", "b/credit", "--compare", "--terminal"], "--terminal and --compare cannot be combined"),
+        (["a/credit", "--watch", "--compare"], "--compare and --watch cannot be combined"),
     ],
 )
 def test_wrong_usage(runs: dict[str, Path], arguments: list[str], message: str) -> None:

@@ -17,7 +17,7 @@ from tests.unit.scored import rollouts, score  # noqa: F401  fixtures
             "no such folder; expected a folder with config.json, tokenizer and weights, or a name on the",
         ),
         ("./nowhere", "no such folder; expected a folder with config.json"),
-        ("~/nowhere", "the shell has left ~ as it is: write $HOME instead"),
+        ("~/nowhere", "the shell did not expand ~: write $HOME instead"),
         (__file__, "is a file; expected a folder with config.json"),
         (str(Path(__file__).parent), "no config.json in this folder; expected a folder with config.json"),
     ],

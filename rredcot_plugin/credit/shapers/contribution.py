@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @register_shaper("contribution")
 @dataclass(frozen=True)
 class Contribution:
-    """Weight each δ by |δ|^power, gains and losses of a trace on their own: what they add up to stays.
+    """Weight each δ by |δ|^power, gains and losses of a trace separately; their two sums stay.
 
     δ_k > 0 becomes P·δ_k^(1+p) / Σ_{δ>0} δ^(1+p) with P the sum of the gains; losses alike. power 0 changes
     nothing, a large one leaves the largest gain and the largest loss. Source: docs/reference/math.md, "shapers";

@@ -42,8 +42,8 @@ def notes_of(settings: RRedCoTConfig, args: Any) -> Iterator[str]:
     """What is as it should be and yet good to know; `rredcot explain` prints it, a run does not."""
     if args.algo.kl.init_coef > 0 and not args.algo.kl.use_loss:
         yield (
-            f"--algo.kl.init_coef {args.algo.kl.init_coef}: the penalty is not redistributed, it stays on the segment whose "
-            "tokens pay it"
+            f"--algo.kl.init_coef {args.algo.kl.init_coef}: the penalty is not redistributed; it stays on the segment whose "
+            "tokens incur it"
         )
     if text := entropies_later(settings):
         yield text

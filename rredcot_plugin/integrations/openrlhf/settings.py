@@ -82,7 +82,7 @@ def check(estimator: str, options: Mapping[str, Any], settings: RRedCoTConfig) -
         raise ValueError(f"{key}: {ESTIMATOR} {estimator} takes its values from {own}; leave the key out")
     if missing := reads - {own}:
         raise ValueError(
-            f"{key}: reads {', '.join(sorted(missing))}, which {ESTIMATOR} {estimator} has none of; use support or "
+            f"{key}: reads {', '.join(sorted(missing))}, which {ESTIMATOR} {estimator} does not provide; use support or "
             f"confidence, or {ESTIMATOR} {PPO} for a critic's values and {RED} for a reward model's"
         )
     for name in VERL_ONLY:
@@ -175,7 +175,7 @@ def _check_images(settings: RRedCoTConfig, args: Any) -> None:
         )
     if settings.probe_backend == "packed":
         raise ValueError(
-            f"{flag}: {PREFIX}probe_backend packed makes the log-prob pass without images; leave it out"
+            f"{flag}: {PREFIX}probe_backend packed runs the log-prob pass without images; leave it out"
         )
 
 

@@ -40,7 +40,7 @@ def notes_of(config: Any, settings: RRedCoTConfig) -> Iterator[str]:
     """What is as it should be and yet good to know; `rredcot explain` prints it, a run does not."""
     if config.algorithm.use_kl_in_reward:
         yield (
-            "algorithm.use_kl_in_reward=True: the penalty is not redistributed, it stays on the segment whose tokens pay it"
+            "algorithm.use_kl_in_reward=True: the penalty is not redistributed; it stays on the segment whose tokens incur it"
         )
     if text := entropies_later(settings):
         yield text
@@ -89,7 +89,7 @@ def _of_the_outcomes_scale(config: Any, settings: RRedCoTConfig) -> Iterator[str
     if "reward_model" in reads and not config.reward.reward_model.enable and not config.critic.enable:
         yield (
             f"value_estimator={settings.value_estimator} compares the outcome with scores of a reward model, but the "
-            "outcome comes from a reward function: unless both are on one scale, set reward.reward_model.enable=True, or "
+            "outcome comes from a reward function: unless both are on the same scale, set reward.reward_model.enable=True, or "
             "critic.enable=True with adv_estimator=red"
         )
 

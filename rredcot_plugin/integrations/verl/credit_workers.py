@@ -240,7 +240,7 @@ class CreditWorkers:
     def _lose(self, error: WorkerLostError) -> None:
         """From here on without actors."""
         logger.warning(
-            "rredcot: a process of credit_workers=%s failed (%s); the driver does the work itself from here on, slower. %s",
+            "rredcot: a process of credit_workers=%s failed (%s); from here on the driver does the work itself, which is slower. %s",
             self.config.credit_workers,
             error,
             error.way_out,

@@ -28,10 +28,10 @@ def check_keys(config: Any) -> None:
         return
     for path, keys in _look_alikes(config):
         example = f": {HOME}.{keys[0]}" if keys else f", or as a Hydra group +rredcot@{HOME}=default"
-        raise ValueError(f"{path}: nobody reads this key. rredcot's options stand under {HOME}{example}")
+        raise ValueError(f"{path}: nothing reads this key. rredcot's options belong under {HOME}{example}")
     for key in known_keys():
         if key in config.algorithm and key not in _verls_own():
-            raise ValueError(f"algorithm.{key}: nobody reads this key. Did you mean {HOME}.{key}?")
+            raise ValueError(f"algorithm.{key}: nothing reads this key. Did you mean {HOME}.{key}?")
 
 
 def check_estimator_name(config: Any) -> None:

@@ -160,7 +160,7 @@ class ToolLoop:
         if not self._warned:
             self._warned = True
             logger.warning(
-                "rredcot: monte_carlo restores a state by playing the tools again, and %s: such states have no value "
+                "rredcot: monte_carlo restores a state by calling the tools again, and %s: such states have no value "
                 "(rredcot/monte_carlo/left_out); where tools do not repeat their answers, use siblings or environment",
                 self._tell(state, difference),
             )

@@ -139,7 +139,7 @@ class CreditRunner:
     def _step(self, rewards: torch.Tensor, response_mask: torch.Tensor, metrics: dict) -> tuple:
         state = self.state
         if state is None:
-            raise ValueError("rredcot: advantages were asked for before the log-prob pass of this step has run")
+            raise ValueError("rredcot: advantages were requested before the log-prob pass of this step ran")
         self.state = None
         kl_in_reward = self.trainer.config.algorithm.use_kl_in_reward
         credit, rollouts = credit_of_step(
@@ -188,6 +188,6 @@ class CreditRunner:
         except Exception as error:  # torch raises half a dozen kinds for a damaged file
             reason = (str(error).strip().splitlines() or ["it ends too early"])[0]
             raise ValueError(
-                f"rredcot: {path} cannot be read ({type(error).__name__}: {reason}): copy it anew from where it was "
+                f"rredcot: {path} cannot be read ({type(error).__name__}: {reason}): copy it again from where it was "
                 "saved, or remove it, and calibration and probes start without a past"
             ) from error

@@ -135,7 +135,7 @@ def check_legacy(config: Any, settings: RRedCoTConfig) -> None:
         )
     if bypasses(config):
         raise ValueError(
-            "algorithm.rollout_correction.bypass_mode=True: with trainer.use_v1=false verl then makes no log-prob pass, where "
+            "algorithm.rollout_correction.bypass_mode=True: with trainer.use_v1=false, verl then runs no log-prob pass, where "
             "credit begins; set bypass_mode=False, or trainer.use_v1=true"
         )
     reason = why_not_in_pass(config)

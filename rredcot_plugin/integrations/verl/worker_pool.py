@@ -48,8 +48,8 @@ class WorkerHungError(WorkerLostError):
     """A worker did not answer in time."""
 
     way_out = (
-        "If it only needed longer, raise algorithm.rredcot.credit_timeout_s; if the run stands still from here on, "
-        "the work does not come to an end in the driver either"
+        "If it only needed longer, raise algorithm.rredcot.credit_timeout_s; if the run hangs from here on, "
+        "the driver cannot finish the work either"
     )
 
 

@@ -119,7 +119,7 @@ class _Link:
         try:
             return decode(rest[0])
         except Exception as error:  # noqa: BLE001  any: the bytes are the solution's
-            self._give_up(f"the solution sent no plain data ({type(error).__name__})")
+            self._give_up(f"the solution did not send plain data ({type(error).__name__})")
 
     def _send(self, message: list[Any]) -> None:
         try:
