@@ -22,7 +22,7 @@ def biases_of(config: RRedCoTConfig) -> Iterator[str]:
     elif config.lam == 1.0 and sees_outcome(config.build_value_estimator()):
         yield (
             f"value_estimator={config.value_estimator} looks at the outcome of the very trace it values, so the policy "
-            "gradient is biased with lam=1 too; support, self_normalized, confidence and monte_carlo are not"
+            "gradient is biased with lam=1 too; with support, self_normalized, confidence and monte_carlo it is not"
         )
     if isinstance(config.segmenter, str) and config.segmenter.endswith(RETROSPECTIVE):
         yield (

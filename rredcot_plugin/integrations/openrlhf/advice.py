@@ -25,10 +25,10 @@ def warnings_of(settings: RRedCoTConfig, args: Any) -> Iterator[str]:
     """One sentence or two per warning; ``args`` are OpenRLHF's, as its parser has read them."""
     if args.rollout.n_samples_per_prompt == 1:
         yield no_siblings("--rollout.n_samples_per_prompt 1")
-    for name, instead in (("lambd", f"{PREFIX}lam"), ("gamma", "nothing: credit is not discounted")):
+    for name, instead in (("lambd", f"{PREFIX}lam counts"), ("gamma", "credit is not discounted")):
         value = getattr(args.algo.advantage, name)
         if value != 1:
-            yield f"--algo.advantage.{name} {value} is OpenRLHF's own and is not read here; what counts is {instead}"
+            yield f"--algo.advantage.{name} {value} is OpenRLHF's own and is not read here; {instead}"
     if args.algo.advantage.no_std_norm and settings.scale not in (None, "none"):
         yield (
             f"--algo.advantage.no_std_norm has no effect here: {PREFIX}scale is {settings.scale}; what counts is {PREFIX}scale none"

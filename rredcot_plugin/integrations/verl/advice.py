@@ -57,8 +57,8 @@ def _of_the_group(config: Any) -> Iterator[str]:
     read_by_red = str(algorithm.adv_estimator) == RED and bool(config.critic.enable)
     for key in ("lam", "gamma"):
         if algorithm.get(key, 1.0) != 1.0 and not read_by_red:
-            instead = "algorithm.rredcot.lam" if key == "lam" else "nothing: credit is not discounted"
-            yield f"algorithm.{key}={algorithm[key]} is verl's own and is not read here; what counts is {instead}"
+            instead = "algorithm.rredcot.lam counts" if key == "lam" else "credit is not discounted"
+            yield f"algorithm.{key}={algorithm[key]} is verl's own and is not read here; {instead}"
 
 
 def _of_bias(config: Any, settings: RRedCoTConfig) -> Iterator[str]:
@@ -74,12 +74,12 @@ def _of_weights(config: Any, settings: RRedCoTConfig) -> Iterator[str]:
         return
     if not proposal_limits(settings.build_value_estimator()):
         return
-    later = "sampled"
+    again = ""
     if sync_step > 1:
-        later += f", and trainer.v1.{mode}.parameter_sync_step={sync_step} updates them within a step as well"
+        again = f", the more so as trainer.v1.{mode}.parameter_sync_step={sync_step} updates them within a step"
     yield (
         "algorithm.rollout_correction.bypass_mode=True takes old_log_probs from the rollout engine, but probes run under the "
-        f"actor's weights, which with trainer.v1.trainer_mode={mode} may be newer than those that {later}: values are "
+        f"actor's weights, which with trainer.v1.trainer_mode={mode} may be newer than those that sampled{again}: values are "
         "those of a later policy. Set bypass_mode=False to have both under the weights that the step began with"
     )
 
