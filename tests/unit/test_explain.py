@@ -224,7 +224,7 @@ def test_a_recipe_is_explained_with_its_own_configuration() -> None:
     assert result.exit_code == 0, result.output
     assert "{'max_segments': 64, 'max_response_tokens': 25000}" in result.output
     assert "of those of Qwen/Qwen3-4B's log-prob pass" in result.output
-    assert "baseline=auto -> least_variance: lam=1" in result.output
+    assert "baseline=auto -> least_variance: with lam=1" in result.output
 
 
 def test_a_preset_goes_with_a_recipe_that_gives_options_of_the_default() -> None:

@@ -186,7 +186,7 @@ def test_what_does_not_fit_is_said() -> None:
         (["--mfu", "nan"], ("mfu=nan",)),
         (["--backend", "cache"], ("backend=cache", "'cached'")),
         (["--estimator", "vine"], ("estimator=vine", "monte_carlo")),
-        (["--preset", "lean", "--estimator", "support"], ("estimator=support", "preset=lean takes confidence")),
+        (["--preset", "lean", "--estimator", "support"], ("estimator=support", "preset=lean uses confidence")),
         (["--segments", "9000"], ("segments=9000", "response-length=8192")),
         (["--decode-tokens-per-second", "0"], ("decode-tokens-per-second=0",)),
         (["--tensor-parallel", "3"], ("tensor-parallel=3", "gpus=8")),
