@@ -120,13 +120,13 @@ def continuations(found: Found) -> str:
 
 
 def groups(found: Found) -> str:
-    """A line per system in groups of four on the language model: its final reward, and that minus GRPO's there."""
+    """A line per system but GRPO in groups of four on the language model: its final reward, and that minus GRPO's there."""
     base = found[GROUPS, GRPO]["ranks"]
     return "\n".join(
         f"{SYSTEMS[system]}: {own['ranks'].final('accuracy').mean():.2f}, minus GRPO's "
         f"{shown(paired_difference(finals(own['ranks']), finals(base)), 3)}"
         for (shape, system), own in found.items()
-        if shape == GROUPS
+        if shape == GROUPS and system != GRPO
     )
 
 
@@ -143,7 +143,8 @@ def main() -> None:
         print(f"at twice the rate {shape} {system}: {', '.join(f'{reward:.2f}' for reward in last)}")
     print(f"\nin groups of four, other seeds:\n{groups(parts[1])}")
     for name, other in (("one baseline per trace", ONE_BASELINE), ("GRPO in groups of four", (GROUPS, GRPO))):
-        print(f"the default minus {name}, all seeds: {shown(default_minus(parts, 'ranks', other), 3)}")
+        gaps = [shown(default_minus(some, "ranks", other), 3) for some in (parts[1:], parts)]
+        print(f"the default minus {name}, other seeds: {gaps[0]}, all: {gaps[1]}")
 
 
 if __name__ == "__main__":

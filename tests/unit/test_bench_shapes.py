@@ -90,3 +90,7 @@ def test_the_page_says_what_other_seeds_of_sums_end_above_grpo_in_groups() -> No
         own = found[key]["totals"]
         assert own.seeds.tolist() == base.seeds.tolist() == [5, 6, 7] and own.weights == base.weights
         assert shown(paired_difference(*map(shapes.finals, (own, base))), 3) in text.replace("**", ""), key
+    parts = [shapes.found_curves(shapes.TOTALS), found]
+    above = shown(shapes.default_minus(parts, "totals", ("4 × 4", "grpo")), 3)
+    readme = (ROOT / "README.md").read_text("utf-8").replace("−", "-")
+    assert above in told[2].replace("**", "") and above in readme
