@@ -1,5 +1,5 @@
-# What the recipes of math/, code/ and agent/ share. A script sets what is its own, sources this file, adds its own overrides to
-# the groups below, and ends with `train "$@"`. `rredcot recipe print NAME` prints one with this file in its place.
+# Shared by the recipes of math/, code/ and agent/. A script sets its own values, sources this file, adds its own overrides to
+# the groups below, and ends with `train "$@"`. `rredcot recipe print NAME` prints a script with this file inlined.
 #
 # It needs from the script: HERE, PROJECT, RUN_NAME, MODEL_PATH, DATA_DIR, VAL_FILES, NGPUS_PER_NODE, TRAIN_BATCH_SIZE,
 # PPO_MINI_BATCH_SIZE, MAX_RESPONSE_LENGTH, ROLLOUT_MEMORY, MAX_SEGMENTS, VAL_N, TRACES_PER_UPDATE and TRACES_PER_LOG_PROB.
@@ -71,7 +71,7 @@ ACTOR=(
 FSDP2=(                                            # a script without Megatron adds these to ACTOR
   actor_rollout_ref.model.enable_gradient_checkpointing=True
   actor_rollout_ref.actor.strategy=fsdp2
-  # no Ulysses and no fused kernels: with either, probes become rows of their own (docs/guides/choosing-values.md)
+  # no Ulysses and no fused kernels: with either, probes become separate rows (docs/guides/choosing-values.md)
   actor_rollout_ref.actor.ulysses_sequence_parallel_size=1
   actor_rollout_ref.model.use_fused_kernels=False
 )
@@ -111,8 +111,8 @@ TRAINER=(
   trainer.project_name="$PROJECT" trainer.experiment_name="${RUN_NAME}_$ADV_ESTIMATOR"
 )
 
-# What loggers, rewards and tools read from the environment. The processes of a Ray cluster that runs already do not see this
-# shell's, so verl is told to hand it on.
+# What loggers, rewards and tools read from the environment. The processes of a running Ray cluster do not see this shell's
+# environment, so verl is told to forward these variables.
 FORWARDED=(
   TENSORBOARD_DIR RREDCOT_MATH_TIMEOUT RREDCOT_MATH_WORKERS RREDCOT_CODE_SECONDS RREDCOT_SANDBOX RREDCOT_TRUST_CODE
 )

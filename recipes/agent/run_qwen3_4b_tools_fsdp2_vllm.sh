@@ -24,7 +24,7 @@ MAX_RESPONSE_LENGTH=${MAX_RESPONSE_LENGTH:-16384}  # tokens of all turns and of 
 ROLLOUT_MEMORY=${ROLLOUT_MEMORY:-0.7}              # of the GPU, while vLLM is awake
 VAL_N=${VAL_N:-4}                                  # samples per validation problem: val-core/aime24/acc/mean@4
 
-# The tool: python_tool.yaml has its limits, the sandbox is that of docs/guides/sandbox.md.
+# python_tool.yaml sets the tool's limits; docs/guides/sandbox.md describes its sandbox.
 MAX_TURNS=${MAX_TURNS:-8}                          # seven calls and an answer
 TOOL_REPLY_CHARS=${TOOL_REPLY_CHARS:-2048}         # of longer output the middle is left out
 TOOL_CONFIG=${TOOL_CONFIG:-$HERE/python_tool.yaml}
@@ -32,7 +32,8 @@ AGENT_WORKERS=${AGENT_WORKERS:-8}                  # processes that run agents, 
 export RREDCOT_SANDBOX=${RREDCOT_SANDBOX:-strong}  # weak: no namespaces; code may then read what the trainer can
 export PYTHONPATH=$HERE${PYTHONPATH:+:$PYTHONPATH} # verl imports the tool by its name, on every node
 
-# Turns, and sentences within them: a thought is long, and a turn has several. Half of the segments are kept for turns.
+# Cut at turns, and at sentences within them: thoughts are long, and a turn has several. Half of the segments are reserved
+# for turns.
 SEGMENTER=${SEGMENTER:-nested}
 MAX_SEGMENTS=${MAX_SEGMENTS:-64}
 MAX_PROPOSALS=${MAX_PROPOSALS:-8}

@@ -26,9 +26,9 @@ VAL_N=${VAL_N:-1}                                  # samples per validation prob
 TRACES_PER_UPDATE=4 TRACES_PER_LOG_PROB=4          # full-length traces per micro-batch: half of 80 GB stays free
 
 # The program is most of the response, so credit must reach into it: `code` cuts at sentences outside the fence and at
-# blocks inside. After half a program no whole one can be put as a probe, so values come from what needs none: how sure
-# the model has been so far, fitted to the outcome. VALUE_ESTIMATOR=monte_carlo continues every boundary instead:
-# unbiased, and samples x segments as many rollouts and programs to run.
+# blocks inside. After half a program, a probe cannot be a whole one, so the value, without probes, is how sure the
+# model has been so far, fitted to the outcome. VALUE_ESTIMATOR=monte_carlo continues from every boundary instead:
+# unbiased, but with samples x segments times as many rollouts and programs to run.
 SEGMENTER=${SEGMENTER:-code}                       # `rredcot list` shows all
 MAX_SEGMENTS=${MAX_SEGMENTS:-16}
 VALUE_ESTIMATOR=${VALUE_ESTIMATOR:-confidence}

@@ -25,14 +25,14 @@ ROLLOUT_MEMORY=${ROLLOUT_MEMORY:-0.7}              # of the GPU, while vLLM is a
 REWARD_WORKERS=${REWARD_WORKERS:-4}
 VAL_N=${VAL_N:-4}                                  # samples per validation problem: val-core/human_eval/acc/mean@4
 
-# The thoughts are cut; the program after </think> is the answer. A probe is a whole program that passed, as another
-# rollout of the group wrote it. Its probability is next to 0, hence the mean per token (length_normalize). One probe per
-# boundary: such means of several programs would add up to more than 1, and all of them together would cost too much.
+# The thoughts are cut into segments; the program after </think> is the answer. A probe is a whole program that passed in
+# another rollout of the group. Its probability is close to 0, hence the mean per token (length_normalize). There is one
+# probe per boundary, because such means of several programs would add up to more than 1 and together cost too much.
 MAX_SEGMENTS=${MAX_SEGMENTS:-32}
 MIN_SEGMENT_TOKENS=${MIN_SEGMENT_TOKENS:-128}      # at most one probe for so many tokens: bounds memory, see below
 MAX_PROPOSALS=${MAX_PROPOSALS:-1}
 MAX_PROBE_TOKENS=${MAX_PROBE_TOKENS:-1024}         # longer programs are not proposed: rredcot/fallback/answer_too_long/mean
-# Probes come on top of verl's count: one of some 300 tokens for every MIN_SEGMENT_TOKENS at most, whose logits (0.3 MB
+# Probes come on top of verl's count: at most one of some 300 tokens for every MIN_SEGMENT_TOKENS. Their logits (0.3 MB
 # per token) exist at once: 13 GB for a micro-batch of 18,432 tokens (LOG_PROB_MAX_TOKENS: one trace). Nothing is kept for a
 # backward pass there.
 TRACES_PER_UPDATE=1 TRACES_PER_LOG_PROB=1          # full-length traces per micro-batch: the least it must hold

@@ -24,7 +24,7 @@ ROLLOUT_MEMORY=${ROLLOUT_MEMORY:-0.6}              # of the GPU, while vLLM is a
 VAL_N=${VAL_N:-1}                                  # samples per validation problem: val-core/gsm8k_test/acc/mean@1
 
 # Probes come on top of verl's count: up to MAX_SEGMENTS x MAX_PROPOSALS of some ten tokens per trace, more than a short
-# trace has itself (rredcot/probes/token_overhead/mean). Nothing is kept for a backward pass there.
+# trace itself has (rredcot/probes/token_overhead/mean). Nothing is kept for a backward pass there.
 MAX_SEGMENTS=${MAX_SEGMENTS:-16}
 MAX_PROPOSALS=${MAX_PROPOSALS:-4}
 TRACES_PER_UPDATE=4 TRACES_PER_LOG_PROB=4          # full-length traces per micro-batch: half of 80 GB stays free

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# run_qwen3_4b_fsdp2_vllm.sh on several nodes of a Ray cluster that runs already | 2 x 8 x 80 GB
+# run_qwen3_4b_fsdp2_vllm.sh on several nodes of a running Ray cluster | 2 x 8 x 80 GB
 #
 # On the first node:    ray start --head --port=6379
 # On every other node:  ray start --address=FIRST_NODE:6379
 # On the first node:    DATA_DIR=/shared/data/numina OUT_DIR=/shared/outputs ./run_qwen3_4b_fsdp2_vllm_multinode.sh
 #
-# Every node needs the same environment (rredcot included: verl loads it in each process) and sees this folder, DATA_DIR
-# and OUT_DIR under the same paths. All knobs of run_qwen3_4b_fsdp2_vllm.sh hold. Not run yet; see README.md.
+# Every node needs the same environment (rredcot included: verl loads it in each process) and must see this folder, DATA_DIR
+# and OUT_DIR under the same paths. All knobs of run_qwen3_4b_fsdp2_vllm.sh apply. Not run yet; see README.md.
 set -euo pipefail
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 

@@ -26,7 +26,7 @@ MAX_RESPONSE_LENGTH=${MAX_RESPONSE_LENGTH:-8192}   # tokens
 ROLLOUT_MEMORY=${ROLLOUT_MEMORY:-0.6}              # of the GPU, while vLLM is awake
 VAL_N=${VAL_N:-8}                                  # samples per validation problem: val-core/aime24/acc/mean@8
 
-# Rows of probes are as long as their prefix and the probe, and counted as such. Two traces fit without gradients.
+# A probe's row is as long as its prefix plus the probe, and counted as such. Two traces fit without gradients.
 MAX_SEGMENTS=${MAX_SEGMENTS:-8}
 MAX_PROPOSALS=${MAX_PROPOSALS:-2}
 TRACES_PER_UPDATE=1 TRACES_PER_LOG_PROB=2          # full-length traces per micro-batch; one is the least

@@ -1,5 +1,5 @@
-# What the recipes for OpenRLHF share. A script sets what is its own, sources this file, adds its own flags to the groups
-# below, and ends with `train "$@"`. `rredcot recipe print NAME` prints one with this file in its place.
+# Shared by the recipes for OpenRLHF. A script sets its own values, sources this file, adds its own flags to the groups
+# below, and ends with `train "$@"`. `rredcot recipe print NAME` prints a script with this file inlined.
 #
 # It needs from the script: HERE, TASK, RUN_NAME, MODEL_PATH, DATA_DIR, NGPUS_PER_NODE, ROLLOUT_BATCH_SIZE, TRAIN_BATCH_SIZE,
 # MAX_RESPONSE_LENGTH, ROLLOUT_MEMORY, MAX_SEGMENTS, MAX_TOKENS_PER_GPU.
@@ -60,7 +60,7 @@ ACTOR=(
   --ds.zero_stage 3
   --ds.packing_samples                             # no work on padding: rows differ in length
   --ds.attn_implementation flash_attention_2
-  # no ring attention, no DeepSpeed tensor parallelism: with either, probes run as rows of their own (docs/guides/openrlhf.md)
+  # no ring attention, no DeepSpeed tensor parallelism: with either, probes run as separate rows (docs/guides/openrlhf.md)
   --ds.enable_sleep
   --train.colocate_all
   --train.batch_size "$TRAIN_BATCH_SIZE"

@@ -20,8 +20,8 @@ MAX_RESPONSE_LENGTH=${MAX_RESPONSE_LENGTH:-2048}   # a plan of a few sentences, 
 ROLLOUT_MEMORY=${ROLLOUT_MEMORY:-0.5}              # of the GPU, while vLLM is awake
 MAX_TOKENS_PER_GPU=${MAX_TOKENS_PER_GPU:-12288}    # of a micro-batch: four traces
 
-# The program is most of the response, so credit must reach into it: `code` cuts inside the fence too. After half a program no
-# whole one can be put as a probe, so values come from what needs none: how sure the model has been so far.
+# The program is most of the response, so credit must reach into it: `code` cuts inside the fence too. After half a program, a
+# probe cannot be a whole one, so the value is how sure the model has been so far, which needs no probes.
 SEGMENTER=${SEGMENTER:-code}                       # `rredcot list` shows all
 MAX_SEGMENTS=${MAX_SEGMENTS:-16}
 VALUE_ESTIMATOR=${VALUE_ESTIMATOR:-confidence}
