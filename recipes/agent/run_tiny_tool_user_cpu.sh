@@ -4,7 +4,7 @@
 #   ./run_tiny_tool_user_cpu.sh                        # rredcot, a segment per turn
 #   ADV_ESTIMATOR=grpo ./run_tiny_tool_user_cpu.sh     # the baseline, nothing else differs
 #
-# The first run makes the data, and the model from the tiny reasoner (warm_up.py, a few minutes). Hydra overrides may follow:
+# The first run makes the data, and the model from the tiny reasoner (warm_up.py, about a minute). Hydra overrides may follow:
 # they come last and win. All other knobs are those of rredcot_plugin/tiny/train_cpu.sh.
 set -euo pipefail
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

@@ -1,4 +1,4 @@
-"""Teach the tiny reasoner to use the calculator, in a minute or two on one core, by supervised learning.
+"""Teach the tiny reasoner to use the calculator, in about a minute on one core, by supervised learning.
 
     python warm_up.py --out data/tiny_tool_user
 

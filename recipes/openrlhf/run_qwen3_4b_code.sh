@@ -21,8 +21,8 @@ MAX_RESPONSE_LENGTH=${MAX_RESPONSE_LENGTH:-16384}  # a plan, thoughts and the pr
 ROLLOUT_MEMORY=${ROLLOUT_MEMORY:-0.6}              # of the GPU, while vLLM is awake
 MAX_TOKENS_PER_GPU=${MAX_TOKENS_PER_GPU:-18432}    # of a micro-batch: the longest trace must fit
 
-# The program is most of the response, so credit must reach into it: `code` cuts inside the fence too. After half a program, a
-# probe cannot be a whole one, so the value is how sure the model has been so far, which needs no probes.
+# Credit must reach into the program: `code` cuts its lines, and the thoughts by sentences. After half a program, a probe cannot
+# be a whole one, so the value is how sure the model has been so far, which needs no probes.
 SEGMENTER=${SEGMENTER:-code}                       # `rredcot list` shows all
 MAX_SEGMENTS=${MAX_SEGMENTS:-64}
 VALUE_ESTIMATOR=${VALUE_ESTIMATOR:-confidence}
