@@ -24,7 +24,7 @@ from learn.reward_model import every_score, load_reward_model
 from learn.runs import FAILED, Record, Run, Sizes, model_digest, save
 from learn.schedule import Plan, Tuned
 from learn.statistics import improvement, interval, iqm, paired_difference
-from learn.summary import summarize, verdicts
+from learn.summary import shown, summarize, verdicts
 from learn.systems import Judging, choose, parse_system
 from learn.tables import draw, fill_page, objections
 from learn.trainer import LeanTrainer
@@ -116,6 +116,8 @@ def test_ratios_of_steps_and_seconds_on_made_up_curves(tmp_path: Path, monkeypat
     assert reach(found["rredcot"], found["grpo"], "seconds")["value"] == pytest.approx(1.5, abs=0.05)
     never = reach(found["attention"], found["grpo"], "step")
     assert never["reached"] == 0.0 and never["censored"] == 1.0 and never["value"] >= 1.0
+    assert shown(never) == f"> {never['value']:.2f}"
+    assert shown(never | {"reached": 1.0, "censored": 0.03}).endswith(f", > {never['high']:.2f}]")
     summary = summarize({"sums": found})
     assert summary["time_vs_mc_grpo"]["value"] == pytest.approx(0.15, abs=0.01)
     assert all("MET" in line for line in verdicts(summary))
@@ -287,6 +289,6 @@ def test_the_figure_of_the_effect_shows_measured_seeds_of_every_system() -> None
 def test_the_figure_of_the_gradient_shows_the_numbers_of_the_table() -> None:
     page = (Path(learning.ROOT) / "docs" / "evidence" / "estimators.md").read_text()
     for task in TASKS:
-        shown = signals(task)
-        for entry in (shown["default"], shown["norm_weighted_mean"]):
+        measured = signals(task)
+        for entry in (measured["default"], measured["norm_weighted_mean"]):
             assert f"{entry['value']:.2f} [{entry['low']:.2f}, {entry['high']:.2f}]" in page
