@@ -20,7 +20,7 @@ HEADER = (
     "held-out accuracy before",
     "after",
     "seconds per step",
-    "of it rredcot",
+    "rredcot's share",
 )
 
 Scalars = Mapping[str, Sequence[tuple[int, float]]]
