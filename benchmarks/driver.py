@@ -43,6 +43,7 @@ from rredcot_plugin.integrations.verl import transfer_fields
 from rredcot_plugin.integrations.verl.batch import BatchSource
 from rredcot_plugin.integrations.verl.credit_workers import CreditWorkers
 from rredcot_plugin.pipeline import assign_credit
+from rredcot_plugin.planning.driver import READ_BYTES
 from rredcot_plugin.text.alignment import TokenBytes
 from rredcot_plugin.text.encoding import ProbeEncoder
 from rredcot_plugin.types import MASKED, Rollouts
@@ -51,9 +52,6 @@ OUTPUT = Path(__file__).parent / "results" / "driver.json"
 WORKERS = (0, 2)
 PROPOSALS = (8, 1)
 PHASES = ("plan", "credit", "fit")
-READ_BYTES = 32
-"""A response token: ids and mask 8 each, reward, the engine's log-prob, the actor's log-prob and entropy 4 each."""
-
 FITS = ("baselines", "calibrate")
 """What the calibrator fits in a step of the default: baselines of least variance, and values."""
 

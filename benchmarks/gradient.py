@@ -84,9 +84,7 @@ def interval(numbers: np.ndarray) -> dict[str, float]:
         ValueError: a sample without a number: too few steps to tell its length from 0.
     """
     if not np.isfinite(numbers[0]):
-        raise ValueError(
-            "the gradient's length cannot be told from 0; take more steps or prompts (grads/stage.py)"
-        )
+        raise ValueError("the gradient's length cannot be told from 0; use more steps or prompts (grads/stage.py)")
     low, high = np.nanquantile(numbers[1:], [0.025, 0.975])
     # a debiased length has a mode at 0, so a sample may stand outside its own quantiles
     return {"value": float(numbers[0]), "low": float(min(low, numbers[0])), "high": float(max(high, numbers[0]))}

@@ -148,7 +148,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"--results {args.results}: expected a folder of results")
     if args.output.resolve().parent in (RESULTS.resolve(), args.results.resolve()):
         parser.error(
-            f"--output {args.output}: committed results are compared with, not written; take another folder"
+            f"--output {args.output}: committed results are compared with, not written; use another folder"
         )
     return args
 

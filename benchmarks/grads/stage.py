@@ -94,7 +94,7 @@ def choose(questions: list[Question], pilot: list[Counted], actor: Actor, sizes:
     if len(kept) < sizes.prompts:
         raise ValueError(
             f"{actor.family.name}: {len(kept)} of candidates={len(questions)} questions have a success rate between "
-            f"{sizes.low} and {sizes.high}, prompts={sizes.prompts} are needed; take more candidates"
+            f"{sizes.low} and {sizes.high}, prompts={sizes.prompts} are needed; use more candidates"
         )
     return kept[: sizes.prompts]
 

@@ -24,6 +24,8 @@ CREDIT_A_STEP = 0.0227
 PLAN_A_STEP = 0.0496
 ALIGN_A_TOKEN = 7.4e-8
 READ_BYTES = 32
+"""Read of a response token: ids and mask 8 each, reward, the engine's log-prob, the actor's log-prob and entropy 4 each."""
+
 ROWS_A_TOKEN = 4.33e-7 - CREDIT_A_TOKEN - ALIGN_A_TOKEN - READ_BYTES / 3.22e8
 PLAN_A_PROBE = 2.5e-6
 

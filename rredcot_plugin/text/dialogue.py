@@ -73,8 +73,8 @@ def opened_by(tail: str, turns: Turns | None) -> str:
     '<think>\\n'
     """
     mark = turns.opening if turns is not None and turns.opening in tail else THINK_START
-    _, found, behind = tail.rpartition(mark)
-    return found + behind if found else ""
+    _, found, after = tail.rpartition(mark)
+    return found + after if found else ""
 
 
 def lead_to_answer(text: str, turns: Turns | None, *, thinks: bool, opens: bool) -> tuple[str, bool]:

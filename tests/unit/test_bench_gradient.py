@@ -240,7 +240,7 @@ def test_a_method_whose_length_cannot_be_told_from_0_costs_no_other_its_number(
     )
     assert list(raw) == list(kept) and "snr_vs_grpo/nothing" not in summary
     assert "nothing: left out, the gradient's length cannot be told from 0" in capsys.readouterr().out
-    with pytest.raises(ValueError, match="take more steps or prompts"):
+    with pytest.raises(ValueError, match="use more steps or prompts"):
         gradient.measure_family(setup, dataclasses.replace(credits, weights=kept | {gradient.TRACE: nothing}))
 
 
@@ -284,5 +284,5 @@ def test_resumed_is_the_same_and_a_broken_file_is_named(
 
 
 def test_too_few_questions_of_medium_success_are_said(actor: Actor, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"sums: 0 of candidates=4 .* take more candidates"):
+    with pytest.raises(ValueError, match=r"sums: 0 of candidates=4 .* use more candidates"):
         prepare(actor, dataclasses.replace(TINY, candidates=4, low=0.5, high=0.5001), Store(tmp_path))
