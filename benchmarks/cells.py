@@ -16,7 +16,7 @@ Cell = dict[str, Any]
 def load_cells(path: Path, required: Iterable[str]) -> dict[str, Cell]:
     """The cells of a results file (`raw.cells`), {} if there is no such file.
 
-    What cannot be used is named on the terminal and measured again: a file that is no results file is set aside
+    What cannot be used is named on the terminal and measured again: a file that is not a results file is set aside
     as `<name>.corrupt`, a cell without the `required` entries is dropped.
     """
     if not path.exists():

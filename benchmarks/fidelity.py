@@ -205,7 +205,7 @@ def parse_arguments() -> argparse.Namespace:
     for name in GIVEN:
         least, given = int(name != "past"), getattr(args, name)
         if given is not None and given < least:
-            parser.error(f"--{name} {given}: allowed are {'positive integers' if least else 'integers from 0'}")
+            parser.error(f"--{name} {given}: expected {'a positive integer' if least else 'an integer from 0'}")
     if missing := set(KEPT) - set(args.estimators):
         parser.error(f"--estimators: {', '.join(sorted(missing))} must be among them")
     return args

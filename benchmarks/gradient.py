@@ -188,7 +188,7 @@ def parse_arguments() -> argparse.Namespace:
     for name in GIVEN:
         given, least = getattr(args, name), int(name != "pool")
         if given is not None and given < least:
-            parser.error(f"--{name} {given}: allowed are integers from {least}")
+            parser.error(f"--{name} {given}: expected an integer from {least}")
     low, high = args.success
     if not 0 <= low <= high <= 1:
         parser.error(f"--success {low:g} {high:g}: expected 0 <= LOW <= HIGH <= 1")

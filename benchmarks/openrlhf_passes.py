@@ -24,7 +24,7 @@ from rredcot_plugin.probes.layout import pack
 
 OUTPUT = Path(__file__).parent / "results" / "openrlhf_passes.json"
 PROMPT = 256
-"""Tokens of the trace that are no actions."""
+"""Tokens of the trace that are not actions."""
 
 
 class Engine(nn.Module):

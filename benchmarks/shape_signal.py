@@ -109,7 +109,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--output", type=Path, default=OUTPUT, help="where the JSON goes")
     args = parser.parse_args()
     if args.blocks is not None and args.blocks < 2:
-        parser.error(f"--blocks {args.blocks}: allowed are integers from 2, products are of different blocks")
+        parser.error(f"--blocks {args.blocks}: expected an integer from 2, products are of different blocks")
     return args
 
 

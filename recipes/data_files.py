@@ -99,7 +99,7 @@ def _json_of(text: str, where: str) -> Any:
     except UnicodeEncodeError as error:
         raise DataError(f"{where}: \\ud800 to \\udfff come in pairs only; repair or drop the row") from error
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: no JSON: {error}") from error
+        raise DataError(f"{where}: not JSON: {error}") from error
     return value
 
 
@@ -262,11 +262,11 @@ def checked_arguments(parser: argparse.ArgumentParser, argv: Sequence[str] | Non
     """The arguments, numbers checked; exits with 2 for one that is not allowed."""
     arguments = parser.parse_args(argv)
     if arguments.val_size < 0:
-        parser.error(f"--val-size {arguments.val_size}: allowed are integers from 0")
+        parser.error(f"--val-size {arguments.val_size}: expected an integer from 0")
     if arguments.max_rows is not None and arguments.max_rows <= arguments.val_size:
         parser.error(f"--max-rows {arguments.max_rows}: must be more than --val-size {arguments.val_size}")
     if arguments.workers < 1:
-        parser.error(f"--workers {arguments.workers}: allowed are positive integers")
+        parser.error(f"--workers {arguments.workers}: expected a positive integer")
     return arguments
 
 

@@ -89,7 +89,7 @@ class CountOrZero:
         whole = isinstance(value, int) and not isinstance(value, bool) and value >= 0
         if not whole and not (self.automatic and value == "auto"):
             auto = ", or 'auto'" if self.automatic else ""
-            raise ValueError(f"{key}={value!r}: allowed are integers from 0 ({self.zero}){auto}")
+            raise ValueError(f"{key}={value!r}: expected an integer from 0 ({self.zero}){auto}")
 
     def __str__(self) -> str:
         return "integer ≥ 0" + (", auto" if self.automatic else "")
@@ -101,7 +101,7 @@ class Flag:
 
     def check(self, key: str, value: Any) -> None:
         if not isinstance(value, bool):
-            raise ValueError(f"{key}={value!r}: allowed are true and false")
+            raise ValueError(f"{key}={value!r}: expected true or false")
 
     def __str__(self) -> str:
         return "true, false"
@@ -113,7 +113,7 @@ class AutomaticText:
 
     def check(self, key: str, value: Any) -> None:
         if not isinstance(value, str):
-            raise ValueError(f"{key}={value!r}: allowed is a text, or 'auto'")
+            raise ValueError(f"{key}={value!r}: expected a text, or 'auto'")
 
     def __str__(self) -> str:
         return "text, auto"
@@ -126,7 +126,7 @@ class Folder:
     def check(self, key: str, value: Any) -> None:
         if value is not None and not isinstance(value, str | PathLike):
             raise ValueError(
-                f"{key}={value!r}: allowed are the path of a folder as text, such as './{value}', and null"
+                f"{key}={value!r}: expected the path of a folder as text, such as './{value}', or null"
             )
 
     def __str__(self) -> str:
@@ -143,7 +143,7 @@ class Named:
     def check(self, key: str, value: Any) -> None:
         if not isinstance(value, str | Mapping):
             raise ValueError(
-                f"{key}={value!r}: allowed are the name of a {self.kind}, 'pkg.module:Name', {{path, name}}"
+                f"{key}={value!r}: expected the name of a {self.kind}, 'pkg.module:Name' or {{path, name}}"
             )
 
     def __str__(self) -> str:

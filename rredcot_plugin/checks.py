@@ -22,7 +22,7 @@ def check_tensor(name: str, found: Any) -> None:
 
 
 def check_shape(name: str, tensor: torch.Tensor, expected: Sequence[int]) -> None:
-    """Raise ``ValueError`` naming ``name``, the expected and the actual shape; or the type of what is no tensor."""
+    """Raise ``ValueError`` naming ``name``, the expected and the actual shape; or the type of what is not a tensor."""
     check_tensor(name, tensor)
     if tuple(tensor.shape) != tuple(expected):
         raise ValueError(f"{name}: expected shape {tuple(expected)}, got {tuple(tensor.shape)}")

@@ -78,7 +78,7 @@ def assign_credit(
         states: what else is read of tokens and signals (``state_numbers``): with ``segments`` too, rollouts need neither.
 
     Raises:
-        ValueError: numbers that are not finite or do not fit, segments that are no partition, or missing signals.
+        ValueError: numbers that are not finite or do not fit, segments that are not a partition, or missing signals.
     """
     config, states = _options(config), states or StateNumbers()
     segments, coarse, report = _segmented(rollouts, config, segments, coarse)

@@ -88,7 +88,7 @@ def resolve_keys(
     ({'value_estimator': 'confidence', 'baseline': 'value'}, {'value_estimator': 'preset lean', 'baseline': 'given'})
 
     Raises:
-        ValueError: what is no mapping; an unknown key or preset, naming the nearest one; a preset beside keys that leave
+        ValueError: what is not a mapping; an unknown key or preset, naming the nearest one; a preset beside keys that leave
             nothing of it.
     """
     if not isinstance(given, Mapping):

@@ -35,13 +35,13 @@ def check_number(key: str, value: Any, low: float, high: float = float("inf")) -
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) != float("inf")
     if not is_number or not low <= value <= high:
         above = f"from {low:g}" + ("" if high == float("inf") else f" to {high:g}")
-        raise ValueError(f"{key}={value!r}: allowed are numbers {above}")
+        raise ValueError(f"{key}={value!r}: expected a number {above}")
 
 
 def check_count(key: str, value: int) -> None:
     """Raise ``ValueError`` unless ``value`` is a positive integer."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{key}={value!r}: allowed are positive integers")
+        raise ValueError(f"{key}={value!r}: expected a positive integer")
 
 
 class Registry:

@@ -96,7 +96,7 @@ def _by_proposal(
 def has_groups_mean(config: RRedCoTConfig, segments: Segments) -> bool:
     """``segmenter: none`` has GRPO's mean, the own outcome included.
 
-    That a batch happens to have one segment per trace is no reason for it: whether a trace is cut depends on the trace,
+    That a batch happens to have one segment per trace is not a reason for it: whether a trace is cut depends on the trace,
     and so would its baseline.
     """
     return segments.max_segments == 1 and is_grpo(config)

@@ -66,7 +66,7 @@ class Rollouts:
     ``token_ids`` may be None where nobody reads them: ``assign_credit`` is given segments and the numbers of their states.
 
     Raises:
-        ValueError: what is no tensor, a shape that does not fit, log-probs that are not finite under the mask, or sums of
+        ValueError: what is not a tensor, a shape that does not fit, log-probs that are not finite under the mask, or sums of
             squares outside [0, 1].
     """
 
@@ -166,7 +166,7 @@ class Segments:
     an empty response has zero segments.
 
     Raises:
-        ValueError: ids that are no integers, out of order, with a gap, or outside 0..num_segments−1.
+        ValueError: ids that are not integers, out of order, with a gap, or outside 0..num_segments−1.
     """
 
     segment_ids: Int[Tensor, "B T"]

@@ -32,7 +32,7 @@ def read_pairs(pairs: Sequence[str], into: dict[str, Any] | None = None, *, opti
     {'lam': 0.9, 'segmenter_kwargs': {'tokens': 8}}
 
     Raises:
-        ValueError: a pair without a sign, a value that is no YAML, or a dot in a key whose value is no mapping;
+        ValueError: a pair without a sign, a value that is not YAML, or a dot in a key whose value is not a mapping;
             ``option`` is what the command line calls a pair.
     """
     import yaml

@@ -148,7 +148,7 @@ def is_flat(table: torch.Tensor, mask: torch.Tensor) -> bool:
 
 
 def without_multiples(table: Table, group: int) -> tuple[Table, dict[str, tuple[str, torch.Tensor]]]:
-    """The methods that are no multiple, group by group, of an earlier one; and which one the others are a multiple of,
+    """The methods that are not multiples, group by group, of an earlier one; and which one the others are a multiple of,
     with the factor (P,) of every group: a division by the group's deviation needs no gradients of its own."""
     distinct: Table = {}
     same: dict[str, tuple[str, torch.Tensor]] = {}

@@ -132,7 +132,7 @@ def parse_arguments() -> argparse.Namespace:
         parser.error("--device cpu is for trying the script: add --tiny")
     unknown = [name for name in args.passes if name.partition("@")[0] not in ("cached", "packed", "flex")]
     if unknown:
-        parser.error(f"--passes has {unknown}; allowed: cached, packed, either with @N, and flex")
+        parser.error(f"--passes has {unknown}; expected cached, packed, either with @N, and flex")
     return args
 
 

@@ -1,7 +1,7 @@
 """Rollouts that fork once: where, and what is sampled there.
 
 Where a rollout forks must be a stopping time, as a boundary must be (docs/reference/math.md): a rollout that forks because of
-what it wrote later is no sample of what follows the fork, its sibling is one, and their mean is biased.
+what it wrote later is not a sample of what follows the fork, its sibling is one, and their mean is biased.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ def looked_up(probs: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
 
 
 def _by_prefix(out: torch.Tensor, copies: int) -> list[list[list[int]]]:
-    """The samples of each prefix, from the rows of all; -1 is no token."""
+    """The samples of each prefix, from the rows of all; -1 is not a token."""
     samples = [[token for token in row if token >= 0] for row in out.tolist()]
     return [samples[first : first + copies] for first in range(0, len(samples), copies)]
 

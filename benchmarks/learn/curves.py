@@ -172,7 +172,7 @@ def reach(system: Curves, base: Curves, axis: str, of_run: bool = False) -> Inte
     """What a system uses until it has the base's final accuracy, over what the base used.
 
     Level: the last point of the base's smoothed mean curve. The base's own use is counted up to *its* first
-    arrival there (at least one step), so that a curve that is flat at the end is no gain for anyone; with
+    arrival there (at least one step), so that a curve that is flat at the end is not a gain for anyone; with
     ``of_run`` over its whole run. Where the level is not reached, the end of the system's own runs stands in
     (a lower bound), and ``censored`` is the share of resamples in which that was so. No number (NaN) where the
     base ended no higher than it began: then there is nothing to reach.

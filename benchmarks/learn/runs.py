@@ -51,7 +51,7 @@ class Sizes:
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
             if value < 1:
-                raise ValueError(f"{name}={value}: allowed are positive integers")
+                raise ValueError(f"{name}={value}: expected a positive integer")
         if self.prompts < 2:
             raise ValueError(f"prompts={self.prompts}: at least 2, credit is fitted on other groups")
 
@@ -128,7 +128,7 @@ def merge(folder: Path, others: Iterable[Path]) -> int:
     many.
 
     Raises:
-        ValueError: a folder or file that is not there, or a file that is no result of this benchmark.
+        ValueError: a folder or file that is not there, or a file that is not a result of this benchmark.
     """
     return sum(_take(folder, name, body) for other in others for name, body in _runs_of(other))
 

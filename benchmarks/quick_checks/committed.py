@@ -246,7 +246,7 @@ def _what_is_wrong(record: Any) -> str | None:
         return "its summary is empty"
     for key, entry in record["summary"].items():
         if not isinstance(entry, dict) or not all(isinstance(entry.get(end), int | float) for end in ENDS):
-            return f"summary entry {key!r} is no value with low and high"
+            return f"summary entry {key!r} is not a value with low and high"
         low, value, high = (float(entry[end]) for end in ENDS)
         inside = low - ROUNDING <= value <= high + ROUNDING
         if not inside or not all(map(math.isfinite, (low, value, high))):

@@ -48,7 +48,7 @@ def compute_score(
     """`score`, `acc`, `format` and `pred` of the last turn as ../math/reward.py has them, and `calls`: calls written.
 
     Raises:
-        ValueError: a ground truth that is no text (a mistake in the data).
+        ValueError: a ground truth that is not text (a mistake in the data).
     """
     found: dict[str, Any] = _math.compute_score(data_source, last_turn(solution_str), ground_truth)
     return {**found, "calls": float(len(_CALL.findall(solution_str)))}

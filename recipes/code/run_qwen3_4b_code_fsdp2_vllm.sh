@@ -42,7 +42,7 @@ source "$HERE/sandbox.sh"
 
 RREDCOT+=(
   +algorithm.rredcot.segmenter_kwargs.min_segment_tokens="$MIN_SEGMENT_TOKENS"
-  +algorithm.rredcot.segmenter_kwargs.answer_markers="[think]" # a fence inside the thoughts is no answer
+  +algorithm.rredcot.segmenter_kwargs.answer_markers="[think]" # a fence inside the thoughts is not an answer
   +algorithm.rredcot.value_kwargs.max_proposals="$MAX_PROPOSALS"
   +algorithm.rredcot.max_probe_tokens="$MAX_PROBE_TOKENS"
   +algorithm.rredcot.length_normalize=true

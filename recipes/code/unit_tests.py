@@ -115,12 +115,12 @@ def parsed(source: str) -> ast.Module:
     try:
         return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise UnusableError("tests that are no Python") from error
+        raise UnusableError("tests that are not Python") from error
 
 
 def preamble(prompt: str, entry_point: str) -> str | None:
     """What stands around the function that a HumanEval prompt leaves open: imports and helpers, which its tests may
-    use; None if the prompt is no program with that function."""
+    use; None if the prompt is not a program with that function."""
     try:
         tree = parsed(prompt)
     except UnusableError:

@@ -85,7 +85,7 @@ def compute_score(
         (verl's majority vote reads this key).
 
     Raises:
-        ValueError: a ground truth that is no text (a mistake in the data).
+        ValueError: a ground truth that is not text (a mistake in the data).
         ImportError: math-verify is not installed.
         RuntimeError: no worker process could be started.
     """

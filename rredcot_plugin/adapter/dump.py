@@ -29,7 +29,7 @@ class Dumper:
 
     A step has at most ``MAX_ROWS`` traces, shared by its ``mini_batches``. Nothing is written once the ``*.jsonl``
     files of the folder, those of earlier runs included, have ``max_mb`` megabytes (10⁶ bytes) together; the last file
-    may go over. A folder that cannot be written is no reason to stop a training run: the ``OSError`` is logged, the
+    may go over. A folder that cannot be written is not a reason to stop a training run: the ``OSError`` is logged, the
     first time, and the next step tries again. ``about`` goes into ``run.json`` beside the first dump.
     """
 

@@ -71,6 +71,6 @@ def needs_of(baseline: Any) -> tuple[str, ...]:
     """The fields of ``Rollouts`` that a baseline reads.
 
     Raises:
-        ValueError: a text in place of a tuple, or a name that is no field.
+        ValueError: a text in place of a tuple, or a name that is not a field.
     """
     return check_names(baseline, "needs", [field.name for field in fields(Rollouts)])

@@ -66,7 +66,7 @@ class TokenBaseline:
 
     def __post_init__(self) -> None:
         if self.weight not in WEIGHTS:
-            raise ValueError(f"weight={self.weight!r}: allowed are {', '.join(WEIGHTS)}")
+            raise ValueError(f"weight={self.weight!r}: expected one of {', '.join(WEIGHTS)}")
 
     def __call__(self, evidence: Evidence) -> Float[Tensor, "B T"]:
         rollouts, outcomes = evidence.rollouts, evidence.outcomes

@@ -47,7 +47,7 @@ def check_weighing(floor: float, pseudo_rollouts: float) -> None:
     """Both options of a baseline that weighs by gradient length.
 
     Raises:
-        ValueError: a floor that is not above 0, or fewer than 0 rollouts; either is no finite number.
+        ValueError: a floor that is not above 0, or fewer than 0 rollouts; either is not a finite number.
     """
     if not _is_number(floor) or floor <= 0:
         raise ValueError(f"floor={floor!r}: expected a number above 0, such as {FLOOR}")

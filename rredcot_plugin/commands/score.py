@@ -70,7 +70,7 @@ def score(
 
     try:
         if prompts not in HOW:
-            raise ValueError(f"prompts={prompts}: allowed are {', '.join(HOW)}")
+            raise ValueError(f"prompts={prompts}: expected one of {', '.join(HOW)}")
         Placement.choose(device, dtype)
         settings = ScoreSettings(
             rollouts, model, out or default_out(rollouts), read_options(config, options or []),

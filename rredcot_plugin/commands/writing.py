@@ -12,7 +12,7 @@ from rredcot_plugin.offline.out_file import why_no_file
 
 
 def check_is_file(option: str, path: Path) -> None:
-    """A folder, or a device, is never overwritten, so that ``--force`` is no way out.
+    """A folder, or a device, is never overwritten, so that ``--force`` is not a way out.
 
     Raises:
         typer.BadParameter: the output is one; says which.

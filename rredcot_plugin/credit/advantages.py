@@ -39,7 +39,7 @@ def segment_gae(deltas: Float[Tensor, "B S"], num_segments: Int[Tensor, " B"], l
         ValueError: λ outside [0, 1], or shapes that do not fit.
     """
     if not 0.0 <= lam <= 1.0:
-        raise ValueError(f"lam={lam!r}: allowed are numbers from 0 to 1")
+        raise ValueError(f"lam={lam!r}: expected a number from 0 to 1")
     check_tensor("deltas", deltas)
     B, S = deltas.shape
     check_num_segments(num_segments, B, S)
@@ -97,7 +97,7 @@ def scale_advantages(
     GRPO divides by the group's standard deviation, which is safe only because R − mean shrinks with it; another
     baseline b does not. With ``group_std`` a group without variance therefore earns nothing, as in GRPO, and
     in any other the divisor is at least 1/5 of the largest |b − mean| of the group; with ``batch_std`` the same
-    holds for the whole batch. What rewards vary by rounding alone is no variance. Where b is the group mean this is GRPO's
+    holds for the whole batch. What rewards vary by rounding alone is not variance. Where b is the group mean this is GRPO's
     division exactly.
     """
     by, stats = divisor(outcomes, scale), outcomes.stats

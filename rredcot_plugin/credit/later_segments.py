@@ -20,7 +20,7 @@ def luck_of_later(weight: float | str, evidence: Evidence, in_values: TurnReward
     """``weight`` · Σ_{l>k} h_l of every segment k, h being what a segment changed beyond what was to be expected, by V̂ alone;
     the weight of ``auto`` is the fit's.
 
-    A reward on the way that V̂ counts (``in_values``) is no loss once it is paid. Without a weight nothing is fitted.
+    A reward on the way that V̂ counts (``in_values``) is not a loss once it is paid. Without a weight nothing is fitted.
     """
     segments, outcomes = evidence.segments, evidence.outcomes
     if not weight:

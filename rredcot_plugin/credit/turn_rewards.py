@@ -79,7 +79,7 @@ def terms(
 def separate(rollouts: Rollouts) -> tuple[Rollouts, Float[Tensor, "B T"] | None]:
     """The rollouts without their rewards on the way, and these per token; None where there are none.
 
-    On the way is what stands on an unmasked token before the last one and is no penalty. A row whose rewards are not
+    On the way is what stands on an unmasked token before the last one and is not a penalty. A row whose rewards are not
     finite keeps them: it earns nothing.
 
     >>> rewards, mask = torch.tensor([[0.5, 9.0, 1.0]]), torch.tensor([[True, False, True]])

@@ -42,13 +42,13 @@ class DemoSettings:
 
     def __post_init__(self) -> None:
         if self.steps < 1:
-            raise ValueError(f"steps={self.steps}: allowed are positive integers")
+            raise ValueError(f"steps={self.steps}: expected a positive integer")
         if not self.estimators or set(self.estimators) - set(ESTIMATORS):
             raise ValueError(
-                f"estimators={','.join(self.estimators)}: allowed are some of {', '.join(ESTIMATORS)}"
+                f"estimators={','.join(self.estimators)}: expected one or more of {', '.join(ESTIMATORS)}"
             )
         if self.rollout not in ROLLOUTS:
-            raise ValueError(f"rollout={self.rollout}: allowed are {', '.join(ROLLOUTS)}")
+            raise ValueError(f"rollout={self.rollout}: expected one of {', '.join(ROLLOUTS)}")
         if self.rollout == "vllm" and find_spec("vllm") is None:
             raise ValueError("rollout=vllm: vLLM is not installed here; hf_cpu does without")
         if not (CHECKPOINT / "config.json").is_file():

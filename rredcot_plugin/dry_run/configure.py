@@ -54,7 +54,7 @@ def compose(launch: Launch) -> Any:
 def _with_nearest(message: str, config_name: str) -> str:
     """Hydra's message with the key that was probably meant, called while Hydra is initialized.
 
-    Ours are no part of verl's configuration; where one is meant, Hydra's advice to append what was written is left out.
+    Ours are not part of verl's configuration; where one is meant, Hydra's advice to append what was written is left out.
     """
     from hydra import compose as hydra_compose
 
@@ -63,7 +63,7 @@ def _with_nearest(message: str, config_name: str) -> str:
         return message
     ours = {name: f"+{OURS}.{key}" for key in known_keys() for name in (key, f"{OURS}.{key}")}
     if ".".join(found[1].split(".")[:3]) in ours and "." in found[1]:
-        return f"{message} (only the + is missing: {OURS} is no part of verl's configuration)"
+        return f"{message} (only the + is missing: {OURS} is not part of verl's configuration)"
     meant = {key: key for key in _keys(hydra_compose(config_name))} | ours
     near = [meant[key] for key in difflib.get_close_matches(found[1], meant, n=1, cutoff=0.6)]
     if near and near[0] in ours.values():

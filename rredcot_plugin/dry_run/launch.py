@@ -104,7 +104,7 @@ def _check_reached(script: Path, overrides: Sequence[str], arguments: Sequence[s
 
 
 def _bare(arguments: Sequence[str]) -> list[str]:
-    """Without Hydra's + in front, which is no part of a key."""
+    """Without Hydra's + in front, which is not part of a key."""
     return [argument.lstrip("+") for argument in arguments]
 
 

@@ -9,7 +9,7 @@
 | `chunks`  | groups in chunks, a chunk being what a step is in training                        |
 | `score`   | one chunk: segments, probes, credit, records                                      |
 | `output`  | append, and go on where an earlier run stopped                                    |
-| `out_file` | what is no file to write to                                                     |
+| `out_file` | what is not a file to write to                                                    |
 | `traits`  | named numbers of scored traces and groups                                         |
 | `where`   | conditions on these numbers, parsed and never evaluated as Python                 |
 

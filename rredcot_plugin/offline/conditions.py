@@ -39,7 +39,7 @@ COMPARE: dict[type, Callable[[float, float], bool]] = {
 ARITHMETIC: dict[type, Callable[[float, float], float]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
 }  # fmt: skip
-ALLOWED = "allowed are comparisons, and, or, not, + - * /, numbers and names"
+ALLOWED = "a condition may use comparisons, and, or, not, + - * /, numbers and names"
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def read_condition(text: str, by: str | None = None) -> Condition:
         ValueError: what is not understood, and what is; an unknown name, and those that are known.
     """
     if by is not None and by not in BY:
-        raise ValueError(f"by={by!r}: allowed are {', '.join(BY)}")
+        raise ValueError(f"by={by!r}: expected one of {', '.join(BY)}")
     source, preset_by = PRESETS.get(text.strip(), (text, TRACE))
     if len(source) > LONGEST:
         raise ValueError(f"where: expected up to {LONGEST} characters, got {len(source)}")

@@ -50,7 +50,7 @@ def read_lines(path: Path, parse: Callable[[int, Mapping[str, Any]], T]) -> tupl
 
 
 def why_not_read(path: Path) -> str:
-    """Why a path is no file that can be read, for a message."""
+    """Why a path is not a file that can be read, for a message."""
     if path.is_dir():
         return "expected a file of JSON lines, got a folder"
     if path.exists():
@@ -88,7 +88,7 @@ def json_object(line: bytes) -> dict[str, Any]:
     """The JSON object of one line; its texts may hold half a surrogate pair.
 
     Raises:
-        ValueError: no JSON, or no object.
+        ValueError: not JSON, or not an object.
         RecursionError: nested too deeply.
     """
     record = json.loads(line)
@@ -101,7 +101,7 @@ def _unicode_object(line: bytes) -> dict[str, Any]:
     record = json_object(line)
     if (
         b"\\u" in line or b"\xed" in line
-    ):  # half a surrogate pair is no text: no tokenizer and no terminal takes it
+    ):  # half a surrogate pair is not text: no tokenizer and no terminal takes it
         json.dumps(record, ensure_ascii=False).encode("utf-8")
     return record
 

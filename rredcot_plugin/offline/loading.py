@@ -26,9 +26,9 @@ class Placement:
     def choose(cls, device: str = "auto", dtype: str = "auto") -> Placement:
         """Raises ValueError naming what is allowed, or that no GPU is there."""
         if device not in DEVICES:
-            raise ValueError(f"device={device}: allowed are {', '.join(DEVICES)}")
+            raise ValueError(f"device={device}: expected one of {', '.join(DEVICES)}")
         if dtype != "auto" and dtype not in DTYPES:
-            raise ValueError(f"dtype={dtype}: allowed are auto, {', '.join(DTYPES)}")
+            raise ValueError(f"dtype={dtype}: expected one of auto, {', '.join(DTYPES)}")
         if device == "cuda" and not torch.cuda.is_available():
             raise ValueError("device=cuda: no GPU that torch can use here; use --device cpu")
         if device == "auto":

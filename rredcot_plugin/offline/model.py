@@ -215,7 +215,7 @@ def frozen_trunk(model: nn.Module, inputs: dict[str, Tensor]) -> Iterator[None]:
     """While this is open, calls of ``model`` on ``inputs`` reuse one forward of its layers and run the head only.
 
     So logits can be had in pieces, (rows, V) at a time, with all that the model does after its head (soft-capping,
-    scaling). A model whose layers are no module of their own runs as a whole each time.
+    scaling). A model whose layers are not modules of their own runs as a whole each time.
     """
     trunk = getattr(model, str(getattr(model, "base_model_prefix", "") or "_"), None)
     if not isinstance(trunk, nn.Module) or trunk is model:

@@ -31,7 +31,7 @@ class PromptWriter:
 
     def __post_init__(self) -> None:
         if self.how not in HOW:
-            raise ValueError(f"prompts={self.how!r}: allowed are {', '.join(HOW)}")
+            raise ValueError(f"prompts={self.how!r}: expected one of {', '.join(HOW)}")
 
     def write(self, row: Row) -> tuple[str, bool]:
         """Text of the prompt, and whether the chat template made it.

@@ -43,7 +43,7 @@ class ScoreSettings:
     def __post_init__(self) -> None:
         check_offline(self.config)
         if not 0 < self.temperature < float("inf"):
-            raise ValueError(f"temperature={self.temperature}: allowed are numbers greater than 0")
+            raise ValueError(f"temperature={self.temperature}: expected a number greater than 0")
         if self.out.resolve() == self.rollouts.resolve():
             raise ValueError(f"out={self.out}: these are the rollouts themselves; use another file")
 

@@ -41,6 +41,6 @@ def find_gpu(name: str) -> Gpu:
     by_name = {known.lower(): gpu for known, gpu in GPUS.items()}
     if name.lower() not in by_name:
         raise ValueError(
-            f"gpu={name}: allowed are {', '.join(GPUS)}, or any of them with --tflops and --gpu-gb.{nearest(name, list(GPUS))}"
+            f"gpu={name}: expected one of {', '.join(GPUS)}, or any of them with --tflops and --gpu-gb.{nearest(name, list(GPUS))}"
         )
     return by_name[name.lower()]

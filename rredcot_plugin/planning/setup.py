@@ -59,11 +59,9 @@ class Setup:
         _one_of("backend", self.backend, BACKENDS)
         _one_of("estimator", self.estimator, ESTIMATORS)
         if self.credit_workers < 0:
-            raise ValueError(f"credit-workers={self.credit_workers}: allowed are integers from 0")
+            raise ValueError(f"credit-workers={self.credit_workers}: expected an integer from 0")
         if self.segments > self.response_length:
-            raise ValueError(
-                f"segments={self.segments}: allowed are at most response-length={self.response_length}"
-            )
+            raise ValueError(f"segments={self.segments}: expected at most response-length={self.response_length}")
         if self.gpus % self.tensor_parallel:
             raise ValueError(f"tensor-parallel={self.tensor_parallel}: gpus={self.gpus} is not divisible by it")
 
@@ -112,4 +110,4 @@ OPTIONS = {
 
 def _one_of(key: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
-        raise ValueError(f"{key}={value}: allowed are {', '.join(allowed)}.{nearest(value, list(allowed))}")
+        raise ValueError(f"{key}={value}: expected one of {', '.join(allowed)}.{nearest(value, list(allowed))}")

@@ -52,13 +52,13 @@ def probe_log_probs(
         UnsupportedModelError: attention that cannot be forked (`cached`, `packed`).
     """
     if backend not in BACKENDS:
-        raise ValueError(f"backend is {backend!r}; allowed: {', '.join(BACKENDS)}")
+        raise ValueError(f"backend is {backend!r}; expected one of {', '.join(BACKENDS)}")
     trace = _int_list("trace_ids", trace_ids)
     lead = _int_list("bridge", bridge)
     answers = [_int_list(f"probes[{i}]", probe) for i, probe in enumerate(probes)]
     for name, ids in [("trace_ids", trace), *((f"probes[{i}]", ids) for i, ids in enumerate(answers))]:
         if not ids:
-            raise ValueError(f"{name} is empty; allowed: at least one token")
+            raise ValueError(f"{name} is empty; expected at least one token")
     offsets = _int_list("boundaries", boundaries)
     specs: list[ProbeSpec] = [(offset, [*lead, *answer], len(lead)) for offset in offsets for answer in answers]
     shape = (len(offsets), len(answers))
@@ -96,6 +96,6 @@ def _int_list(name: str, values: Any) -> list[int]:
     tensor = torch.as_tensor(values)
     if tensor.ndim != 1 or (tensor.numel() and (tensor.is_floating_point() or tensor.dtype == torch.bool)):
         raise ValueError(
-            f"{name} has dtype {tensor.dtype} and shape {tuple(tensor.shape)}; allowed: a flat list of integers"
+            f"{name} has dtype {tensor.dtype} and shape {tuple(tensor.shape)}; expected a flat list of integers"
         )
     return [int(value) for value in tensor.tolist()]

@@ -55,7 +55,7 @@ def gradient_attribution(
     lengths = [row.numel() for row in rows]
     check_starts(lengths, answer_starts)
     if temperature <= 0:
-        raise ValueError(f"temperature is {temperature}; allowed: greater than 0")
+        raise ValueError(f"temperature is {temperature}; expected a number greater than 0")
     spans = row_spans_of(lengths)
     predicted = _answer_tokens(spans, answer_starts).to(rows[0].device)
     with _eval_mode(model), torch.enable_grad(), packed_attention(model, spans), _embedding_leaf(model) as leaves:

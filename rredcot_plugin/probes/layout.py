@@ -137,14 +137,14 @@ def filler_layout() -> ProbeLayout:
 def check_probe(boundary: int, ids: Sequence[int], skip: int, num_tokens: int) -> None:
     """Raise ValueError unless the probe can stand in a row of `num_tokens` tokens (see `build_layout`)."""
     if not 0 <= boundary <= num_tokens:
-        raise ValueError(f"boundary is {boundary}; allowed: 0 to {num_tokens}, the number of tokens of its row")
+        raise ValueError(f"boundary is {boundary}; expected 0 to {num_tokens}, the number of tokens of its row")
     if not 0 <= skip < len(ids):
         raise ValueError(
-            f"skip is {skip}; allowed: 0 to {len(ids) - 1}, at least one of {len(ids)} ids must count"
+            f"skip is {skip}; expected 0 to {len(ids) - 1}, at least one of {len(ids)} ids must count"
         )
     if boundary == 0 and skip == 0:
         raise ValueError(
-            "boundary is 0 and skip is 0: nothing predicts the first token; allowed: a bridge of at "
+            "boundary is 0 and skip is 0: nothing predicts the first token; expected a bridge of at "
             "least one token, or boundaries from 1"
         )
 

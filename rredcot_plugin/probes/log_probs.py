@@ -16,7 +16,7 @@ ROWS_PER_CHUNK = 1024
 def selected_log_probs(logits: Tensor, target_ids: Tensor, temperature: float = 1.0) -> Tensor:
     """log softmax(logits / temperature)[target] in float32: logits (R, V), target_ids (R,) -> (R,)."""
     if temperature <= 0:
-        raise ValueError(f"temperature is {temperature}; allowed: greater than 0")
+        raise ValueError(f"temperature is {temperature}; expected a number greater than 0")
     out = torch.empty(target_ids.shape, dtype=torch.float32, device=logits.device)
     for start in range(0, target_ids.numel(), ROWS_PER_CHUNK):
         rows = slice(start, start + ROWS_PER_CHUNK)

@@ -55,7 +55,7 @@ def check_starts(lengths: Sequence[int], answer_starts: Sequence[int]) -> None:
         raise ValueError(f"answer_starts has {len(answer_starts)} entries; expected {len(lengths)}, one a row")
     for row, (length, answer) in enumerate(zip(lengths, answer_starts, strict=True)):
         if not 0 <= answer <= length:
-            raise ValueError(f"answer_starts[{row}] is {answer}; allowed: 0 to {length}, the tokens of its row")
+            raise ValueError(f"answer_starts[{row}] is {answer}; expected 0 to {length}, the tokens of its row")
 
 
 def check_all_seen(seen: set[int], num_layers: int) -> None:

@@ -22,7 +22,7 @@ def sum_pi_squared(logits: Tensor, temperature: Tensor) -> Tensor:
         ValueError: a temperature that is not above 0.
     """
     if bool((temperature <= 0).any()):
-        raise ValueError(f"temperature is {float(temperature.min())}; allowed: greater than 0")
+        raise ValueError(f"temperature is {float(temperature.min())}; expected a number greater than 0")
     found = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
     width = logits.shape[1]
     step = max(1, min(len(logits), BLOCK.get(logits.device.type, OTHER_BLOCK) // width))

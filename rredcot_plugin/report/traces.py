@@ -51,7 +51,7 @@ MOST_PROPOSALS = 16
 """Of a trace that are read."""
 
 LARGEST = 1e15
-"""Numbers of this size and above are no rewards: pictures and sums of them would be nonsense."""
+"""Numbers of this size and above are not rewards: pictures and sums of them would be nonsense."""
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ def whole_number(record: Any, key: str) -> int:
 
 
 def number_or_nan(record: Any, key: str) -> float:
-    """``record[key]``; NaN for null and for numbers that are not finite. ValueError if it is no number."""
+    """``record[key]``; NaN for null and for numbers that are not finite. ValueError if it is not a number."""
     value = _field(record, key, object)
     if value is None:  # JSON's stand-in for a number that is not finite
         return math.nan

@@ -9,7 +9,7 @@ _LEAST = {"memory_bytes": 64 << 20}  # below that the interpreter itself does no
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds of one sandboxed process tree. ``ValueError`` names a key that is no positive integer.
+    """Bounds of one sandboxed process tree. ``ValueError`` names a key that is not a positive integer.
 
     ``cpu_seconds``, ``memory_bytes`` (address space) and ``file_bytes`` (one file) hold for each process;
     ``wall_seconds``, ``processes`` (threads count) and ``output_bytes`` (standard output and error together)

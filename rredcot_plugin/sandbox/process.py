@@ -132,7 +132,7 @@ class Child:
         return [("stdout", self.head.stdout.fileno()), ("stderr", self.head.stderr.fileno())]
 
     def end(self) -> None:
-        """Kill the whole group (which ends the namespaces), wait, close. Twice is no harm."""
+        """Kill the whole group (which ends the namespaces), wait, close. Twice is harmless."""
         if self.status is not None:
             return
         with contextlib.suppress(ProcessLookupError):

@@ -41,7 +41,7 @@ class AdaptiveSegmenter(CutSegmenter):
         for name in ("threshold", "drift"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < np.inf:
-                raise ValueError(f"{name}={value!r}: allowed are numbers above 0")
+                raise ValueError(f"{name}={value!r}: expected a number above 0")
 
     def propose(self, trace: Trace) -> np.ndarray:
         assert trace.uncertainty is not None

@@ -50,7 +50,7 @@ def _indices(proposed: NDArray[np.int64]) -> NDArray[np.int64]:
     """What a segmenter proposed, as integers.
 
     Raises:
-        ValueError: it is no flat array of integers. A mask of the tokens would be taken for the indices 0 and 1.
+        ValueError: it is not a flat array of integers. A mask of the tokens would be taken for the indices 0 and 1.
     """
     if not isinstance(proposed, np.ndarray):
         got = type(proposed).__name__

@@ -54,7 +54,9 @@ class CutSegmenter:
             check_count(name, getattr(self, name))
         unknown = set(self.answer_markers) - set(MARKERS)
         if unknown or isinstance(self.answer_markers, str):
-            raise ValueError(f"answer_markers={self.answer_markers!r}: allowed are lists of {', '.join(MARKERS)}")
+            raise ValueError(
+                f"answer_markers={self.answer_markers!r}: expected a list of names from {', '.join(MARKERS)}"
+            )
 
     def propose(self, trace: Trace) -> NDArray[np.int64]:
         """Indices of the tokens at which a segment may begin, in any order."""

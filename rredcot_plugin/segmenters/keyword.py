@@ -54,7 +54,7 @@ class KeywordSegmenter(CutSegmenter):
 
 
 def check_keywords(keywords: Sequence[str]) -> None:
-    """Raise ``ValueError`` for an empty list, a single text in its place, or what is no word in it."""
+    """Raise ``ValueError`` for an empty list, a single text in its place, or what is not a word in it."""
     if not keywords or isinstance(keywords, str):
         raise ValueError(f"keywords={keywords!r}: expected a list of words that is not empty")
     odd = [word for word in keywords if not isinstance(word, str) or not word.strip()]

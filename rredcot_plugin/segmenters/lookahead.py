@@ -107,7 +107,7 @@ def find_lookahead(
 
 
 class LookaheadWatch:
-    """Tells for each batch of a run why a segmenter's boundaries are no stopping times; None where no reason is known.
+    """Tells for each batch of a run why a segmenter's boundaries are not stopping times; None where no reason is known.
 
     Segmenters that ship with the package are tested once and for all, so a search runs for those of a user only, on the
     first ``WATCHED`` batches that have rollouts with several tokens.

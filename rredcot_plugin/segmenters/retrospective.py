@@ -122,7 +122,7 @@ class AdaptiveRetrospective(RetrospectiveSegmenter):
         super().__post_init__()
         check_count("bin_tokens", self.bin_tokens)
         if isinstance(self.penalty, bool) or not isinstance(self.penalty, int | float) or not self.penalty > 0:
-            raise ValueError(f"penalty={self.penalty!r}: allowed are numbers above 0")
+            raise ValueError(f"penalty={self.penalty!r}: expected a number above 0")
         if find_spec("ruptures") is None:
             raise ValueError(
                 "segmenter adaptive_retrospective: ruptures is not installed; pip install 'rredcot[adaptive]'"

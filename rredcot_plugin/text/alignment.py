@@ -1,7 +1,7 @@
 """Which characters of a response each token stands for, without decoding and encoding again.
 
 A token's bytes are looked up in a table made once per tokenizer; a response is the concatenation of its
-tokens' bytes. Bytes that are no valid UTF-8 become one replacement character each, so broken text still
+tokens' bytes. Bytes that are not valid UTF-8 become one replacement character each, so broken text still
 has exact offsets and tokens that share a multi-byte character share its span.
 """
 
@@ -108,7 +108,7 @@ class TokenBytes:
         return _ESCAPED.sub(REPLACEMENT, text), spans
 
     def _escaped(self, token_ids: NDArray[np.int64]) -> tuple[str, NDArray[np.int64]]:
-        """The same with a lone surrogate for each byte that is no valid UTF-8."""
+        """The same with a lone surrogate for each byte that is not valid UTF-8."""
         ids = np.asarray(token_ids, dtype=np.int64)
         known = (ids >= 0) & (ids < self.vocab_size)
         ids = np.where(known, ids, 0)

@@ -2,7 +2,7 @@
 
 An ``AnswerFormat`` knows the marker that opens a final answer, and from it the *bridge* (the text that,
 put after a truncated trace, makes the model answer now) and the *terminator* (the text that closes an
-answer, so that distinct answers are disjoint events: "4" is no prefix of "42").
+answer, so that distinct answers are disjoint events: "4" is not a prefix of "42").
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def waits_for_tool(said: str) -> bool:
 
 def calls_in(text: str) -> list[tuple[int, str]]:
     """The finished calls of a text in their order, each with the character at which it has ended, and in one way of writing:
-    JSON without white space, its keys sorted; what is no JSON with its white space as single blanks. A call within an
+    JSON without white space, its keys sorted; what is not JSON with its white space as single blanks. A call within an
     unfinished one takes its place, whatever is written later: the calls of a text are calls of any that begins with it.
 
     >>> calls_in('so <tool_call>\\n{"name": "f", "arguments": {"b": 1, "a": 2}}\\n</tool_call>')

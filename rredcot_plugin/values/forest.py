@@ -1,6 +1,6 @@
 """``calibrate: trees``: the logistic fit and, beside it, extremely randomised trees on past steps.
 
-What a state is worth is no sum of what its features say: a sibling's failure weighs differently where nobody else came
+What a state is worth is not a sum of what its features say: a sibling's failure weighs differently where nobody else came
 this way. Trees see that, given some hundred rollouts to learn it from; the logistic fit does with few, and follows the
 batch at hand. Their mean is as near to Monte-Carlo values as the logistic fit or nearer, the more so the longer the past
 (docs/evidence/values.md). Source of the trees: Geurts, Ernst and Wehenkel, *Extremely randomized trees*, Machine Learning 63

@@ -50,13 +50,13 @@ class RewardModelEstimator:
 
     def __post_init__(self) -> None:
         if self.path is not None and (not isinstance(self.path, str) or not self.path):
-            raise ValueError(f"path={self.path!r}: allowed is the directory of a reward model")
+            raise ValueError(f"path={self.path!r}: expected the directory of a reward model")
         if self.dtype is not None and self.dtype not in DTYPES:
-            raise ValueError(f"dtype={self.dtype!r}: allowed are {', '.join(DTYPES)}")
+            raise ValueError(f"dtype={self.dtype!r}: expected one of {', '.join(DTYPES)}")
         if self.max_tokens_per_gpu is not None:
             check_count("max_tokens_per_gpu", self.max_tokens_per_gpu)
         if not isinstance(self.trust_remote_code, bool):
-            raise ValueError(f"trust_remote_code={self.trust_remote_code!r}: allowed are true and false")
+            raise ValueError(f"trust_remote_code={self.trust_remote_code!r}: expected true or false")
 
     def __call__(self, probed: Probed | None, *, rollouts: Rollouts, segments: Segments, **_: Any) -> Estimate:
         return scores_at_states("reward_model", rollouts, segments)

@@ -45,7 +45,7 @@ class SiblingsEstimator:
 
     def __post_init__(self) -> None:
         if self.by not in BY:
-            raise ValueError(f"by={self.by!r}: allowed are {', '.join(BY)}")
+            raise ValueError(f"by={self.by!r}: expected one of {', '.join(BY)}")
 
     def __call__(self, probed: Probed | None, *, rollouts: Rollouts, segments: Segments, **_: Any) -> Estimate:
         state = action_fingerprints if self.by == "actions" else lambda *batch: fingerprints(*batch)[1]

@@ -69,7 +69,7 @@ def test_answer_starts_travel_jagged_or_dense(starts: list[int]) -> None:
 
 def test_an_unknown_attribution_is_named() -> None:
     assert transfer_fields.attributions("gradient,attention") == ["gradient", "attention"]
-    with pytest.raises(ValueError, match="allowed are attention, gradient"):
+    with pytest.raises(ValueError, match="expected attention or gradient"):
         transfer_fields.attributions("atention")
 
 

@@ -173,7 +173,7 @@ def test_what_the_trainer_over_dataproto_cannot_do(overrides: list[str], message
 )
 def test_numbers_of_verls_are_numbers(key: str, value: str, least: int) -> None:
     with pytest.raises(
-        ValueError, match=rf"{key}='?{value.replace('null', 'None')}'?: allowed are integers from {least}"
+        ValueError, match=rf"{key}='?{value.replace('null', 'None')}'?: expected an integer from {least}"
     ):
         check_run(verl_config(f"{key}={value}"))
 

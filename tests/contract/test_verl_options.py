@@ -43,7 +43,7 @@ def test_options_by_plain_override_and_by_hydra_group() -> None:
     [
         ("+algorithm.rredcot.segmentor=newline", "Did you mean 'segmenter'"),
         ("+algorithm.rredcot.segmenter=paragraf", "unknown segmenter 'paragraf'"),
-        ("+algorithm.rredcot.lam=2", "lam=2: allowed are numbers from 0 to 1"),
+        ("+algorithm.rredcot.lam=2", "lam=2: expected a number from 0 to 1"),
         (
             "+algorithm.rredcot=lean",
             r"'lean': expected options under their keys.*\+rredcot@algorithm\.rredcot=lean",

@@ -21,7 +21,7 @@ def demo_inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
 HOSTILE_REWARD = '''
 def compute_score(data_source, solution_str, ground_truth, extra_info=None, **kwargs):
     """What a careless user writes: NaN for one answer in two, infinity for others, a share of digits for the rest; lines
-    that earned something that is no number, or stand nowhere."""
+    that earned something that is not a number, or stand nowhere."""
     said = [None, "[[", '[["a", 1], [9999999, 0.5]]', "[[1, 1e39]]"][len(solution_str) % 4]
     if len(solution_str) % 2 == 0:
         score = float("nan")

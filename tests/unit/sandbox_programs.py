@@ -141,9 +141,9 @@ CHANNELS = {
     "reply deeper than the stack": FORGE
     + "def f(x):\n    everywhere((1 << 20).to_bytes(4, 'big') + b'[' * (1 << 20))\n    return 0",
     "reply longer than allowed": FORGE + "def f(x):\n    everywhere(b'\\xff' * 4096)\n    return 0",
-    "raises what is no exception": FORGE
+    "raises what is not an exception": FORGE
     + "def f(x):\n    everywhere(frame(['raised', 1, 'SolutionGone', '']))\n    return 0",
-    "raises a name that is no text": FORGE
+    "raises a name that is not text": FORGE
     + "def f(x):\n    everywhere(frame(['raised', 1, ['StopIteration'], {}]))\n    return 0",
     "loads twice": FORGE + "everywhere(frame(['value', 0, None]) * 2)\ndef f(x): return 0",
     "two processes answer": "import os\ndef f(x):\n    try: return 4 * bool(os.fork()) + 1\n    except OSError: return 0",

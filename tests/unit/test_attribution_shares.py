@@ -55,7 +55,7 @@ def test_a_capture_without_exactly_one_forward_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("starts", "message"),
-    [([3], "has 1 entries; expected 2"), ([3, -1], "allowed: 0 to 17"), ([31, 2], r"answer_starts\[0\] is 31")],
+    [([3], "has 1 entries; expected 2"), ([3, -1], "expected 0 to 17"), ([31, 2], r"answer_starts\[0\] is 31")],
 )
 def test_wrong_arguments_are_named(starts: list[int], message: str) -> None:
     model = tiny_model("qwen2")

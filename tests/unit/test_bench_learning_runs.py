@@ -197,7 +197,7 @@ def test_the_shape_of_a_step_may_be_given(
     monkeypatch.setattr(sys, "argv", ["learning.py", "--group", "0"])
     with pytest.raises(SystemExit, match="2"):
         learning.parse_arguments()
-    assert "group=0: allowed are positive integers" in capsys.readouterr().err
+    assert "group=0: expected a positive integer" in capsys.readouterr().err
 
 
 def test_make_asks_for_what_the_page_shows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,7 +114,7 @@ def test_the_committed_results_are_whole() -> None:
         ("[1]", "got list"),
         ('{"summary": {}}', "no benchmark, command"),
         ("low above value", "'step_share': 0.05"),
-        ("no value", "'step_share' is no value"),
+        ("no value", "'step_share' is not a value"),
         ("nan", "'step_share': nan"),
     ],
 )

@@ -129,4 +129,4 @@ def test_one_block_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     monkeypatch.setattr(sys, "argv", ["shape_signal.py", "--blocks", "1"])
     with pytest.raises(SystemExit, match="2"):
         shape_signal.main()
-    assert "--blocks 1: allowed are integers from 2" in capsys.readouterr().err
+    assert "--blocks 1: expected an integer from 2" in capsys.readouterr().err

@@ -153,7 +153,7 @@ def test_knobs_of_the_environment_reach_the_script(
         ("+algorithm.rredcot.segmenter=newlines", ("newlines", "newline")),
         ("algorithm.adv_estimator=rredcott", ("rredcott",)),
         ("data.train_batch_size=6", ("verl's validation",)),
-        ("actor_rollout_ref.rollout.n=abc", ("actor_rollout_ref.rollout.n='abc'", "allowed are integers from 1")),
+        ("actor_rollout_ref.rollout.n=abc", ("actor_rollout_ref.rollout.n='abc'", "expected an integer from 1")),
         ("actor_rollout_ref.rollout.name=???", ("actor_rollout_ref.rollout.name", "set it")),
         ("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=null", ("[actor] Please set", "ppo_micro_batch_size_per_gpu")),
         ("actor_rollout_ref.actor.ppo_mini_batch_size=3", ("data.train_batch_size = 8", "ppo_mini_batch_size = 3")),

@@ -153,5 +153,5 @@ def test_a_write_that_fails_leaves_nothing_behind_and_is_tried_again(
     ],
 )
 def test_options_of_dumps_and_tracking_are_checked(key: str, value: object) -> None:
-    with pytest.raises(ValueError, match=f"{key}={value!r}: allowed are (positive )?integers"):
+    with pytest.raises(ValueError, match=f"{key}={value!r}: expected an? (positive )?integer"):
         rr.RRedCoTConfig.from_mapping({key: value})

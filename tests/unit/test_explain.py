@@ -84,7 +84,7 @@ def test_what_a_name_means_is_its_own_docstring() -> None:
         ("segmentr=newline", "Did you mean 'segmenter'"),
         ("segmenter=newlin", "Did you mean 'newline'"),
         ("preset=leen", "Did you mean 'lean'"),
-        ("lam=2", "lam=2: allowed are numbers from 0 to 1"),
+        ("lam=2", "lam=2: expected a number from 0 to 1"),
         ("lam.x.y=2", "lam"),
     ],
 )

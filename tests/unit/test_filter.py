@@ -199,7 +199,7 @@ def test_an_unknown_name_is_told_with_the_known_ones(scored: Path) -> None:
     ("arguments", "told"),
     [
         ([], "--where 'peak > 0.7'"),
-        (["--where", "peak > 0", "--by", "prompt"], "by='prompt': allowed are trace, group, any"),
+        (["--where", "peak > 0", "--by", "prompt"], "by='prompt': expected one of trace, group, any"),
         (["--where", "peak > 0", "--preview", "-1"], "--preview"),
         (["--what"], "--what"),
     ],

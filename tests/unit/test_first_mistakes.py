@@ -129,7 +129,7 @@ def test_what_an_estimator_returns(returned: Any, message: str) -> None:
             r"Own\.proposes='groups': Did you mean 'group'\? Allowed: group, ",
         ),
         ({"max_proposals": 1}, r"Own\.proposes=None: Allowed: group, "),
-        ({"proposes": "group"}, r"Own\.max_proposals=None: allowed are positive integers"),
+        ({"proposes": "group"}, r"Own\.max_proposals=None: expected a positive integer"),
         ({"proposes": "nothing", "reads": "critic"}, r"Own\.reads='critic': expected a tuple .*\('critic',\)"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Files that are no JSON lines: what is said of them, and the way out."""
+"""Files that are not JSON lines: what is said of them, and the way out."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def test_a_resumed_run_goes_on_as_it_would_have() -> None:
 
 
 def test_other_texts_are_refused_by_name() -> None:
-    with pytest.raises(ValueError, match=r"credit_weight='aut': allowed are numbers from 0 to 1, or 'auto'"):
+    with pytest.raises(ValueError, match=r"credit_weight='aut': expected a number from 0 to 1, or 'auto'"):
         rr.RRedCoTConfig(credit_weight="aut")
     with pytest.raises(ValueError, match=r"lam=0.9: credit_weight=auto needs lam=1.0, or use credit_weight=0"):
         rr.RRedCoTConfig(credit_weight="auto", lam=0.9)

@@ -22,7 +22,7 @@ HALVES = f"{__name__}:Halves"
 
 
 class Halves:
-    """A segmenter that is no CutSegmenter: two segments of equally many tokens."""
+    """A segmenter that is not a CutSegmenter: two segments of equally many tokens."""
 
     def __call__(self, rollouts: rr.Rollouts) -> rr.Segments:
         seen = rollouts.response_mask.cumsum(1)

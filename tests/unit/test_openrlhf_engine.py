@@ -45,6 +45,6 @@ def test_the_way_to_vllm_is_named_where_it_is_missing(installed: dict[str, str],
 
 
 def test_another_engine_is_refused() -> None:
-    with pytest.raises(ValueError, match="OPENRLHF_CPU_ENGINE=sglang: allowed are transformers and vllm"):
+    with pytest.raises(ValueError, match="OPENRLHF_CPU_ENGINE=sglang: expected transformers or vllm"):
         chosen_engine({ENGINE: "sglang"})
-    assert check_engine({ENGINE: "sglang"}).way_out == "allowed are transformers and vllm"
+    assert check_engine({ENGINE: "sglang"}).way_out == "expected transformers or vllm"

@@ -39,7 +39,7 @@ def test_data_are_clean_and_splits_disjoint(
         "duplicate task: 1;",
         "no question: 1;",
         "solution that fails its tests: 2;",
-        "tests that are no Python: 1;",
+        "tests that are not Python: 1;",
         "tests without an assert: 1",
         "tests with check(candidate) and no entry_point: 1",
     ):

@@ -25,7 +25,7 @@ BOM = b"\xef\xbb\xbf"
         ("a.parquet", b"PAR1 and no more PAR1", "cannot be read as .parquet"),
         ("a.jsonl", b'{"a": 1}\n{"a": ["\\uD800"]}\n', "line 2: .*pairs only"),
         ("a.json", b'[{"a": "\\udfff"}]', "pairs only"),
-        ("a.jsonl", b"[" * 100_000, "line 1: no JSON"),
+        ("a.jsonl", b"[" * 100_000, "line 1: not JSON"),
     ],
 )
 def test_a_broken_file_is_named(name: str, content: bytes, message: str, tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def write_jsonl(folder: Path, *lines: str) -> Path:
         (['{"problem": "a", "answer": "1"}', "", '{"problem": "b"}'], (), "line 3: no answer and no solution"),
         (['{"text": "a", "answer": "1"}'], (), "line 1: none of the columns question, problem"),
         (['{"problem": "a", "answer": "1"}'], ("--answer-column", "label"), "line 1: no column 'label'"),
-        (['{"problem": "a", '], (), "line 1: no JSON"),
+        (['{"problem": "a", '], (), "line 1: not JSON"),
         (["[1]"], (), "line 1: got list, expected an object"),
         (['{"problem": "a", "answer": "1"}'], (), "--val-size 8: leaves nothing"),
     ],

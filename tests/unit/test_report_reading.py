@@ -151,7 +151,7 @@ def test_a_broken_line_is_told_and_left_out(tmp_path: Path, line: str, reason: s
 
 
 def test_half_a_surrogate_pair_is_read(tmp_path: Path) -> None:
-    """The trainer writes such texts with JSON's escapes, and pages replace what is no character."""
+    """The trainer writes such texts with JSON's escapes, and pages replace what is not a character."""
     half = json.dumps({**trace([0.5], text="\ud800", prompt="\ud800"), "uid": "\ud800"})
     rollout = json.dumps({"input": "\udc00", "output": "\udc00", "score": 1})
     corpus = read_corpus([write(tmp_path / "x.jsonl", [half, rollout])])

@@ -116,7 +116,7 @@ def test_what_the_glue_reads_of_it() -> None:
     ("options", "message"),
     [
         ({"path": ""}, "path=''"),
-        ({"dtype": "int8"}, "dtype='int8': allowed are float32, bfloat16, float16"),
+        ({"dtype": "int8"}, "dtype='int8': expected one of float32, bfloat16, float16"),
         ({"max_tokens_per_gpu": 0}, "max_tokens_per_gpu=0"),
         ({"trust_remote_code": "yes"}, "trust_remote_code='yes'"),
         ({"paht": "x"}, "paht"),

@@ -150,7 +150,7 @@ def test_penalties_rewards_that_are_not_finite_and_empty_rows() -> None:
     assert torch.isfinite(found[:3]).all() and found[3].isnan().all()
     with pytest.raises(ValueError, match="the rollouts have none"):
         values_of(dataclasses.replace(rollouts, texts=None, token_offsets=None), segments)
-    with pytest.raises(ValueError, match="by='words': allowed are actions, tokens"):
+    with pytest.raises(ValueError, match="by='words': expected one of actions, tokens"):
         rr.get_value_estimator("siblings", by="words")
 
 

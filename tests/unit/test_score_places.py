@@ -1,4 +1,4 @@
-"""`rredcot score` of a model that is not there, and into what is no file."""
+"""`rredcot score` of a model that is not there, and into what is not a file."""
 
 from __future__ import annotations
 

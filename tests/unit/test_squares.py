@@ -30,5 +30,5 @@ def test_extreme_logits_stay_shares() -> None:
 
 
 def test_a_temperature_of_zero_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"temperature is 0\.0; allowed: greater than 0"):
+    with pytest.raises(ValueError, match=r"temperature is 0\.0; expected a number greater than 0"):
         sum_pi_squared(torch.zeros(2, 3), torch.tensor([1.0, 0.0]))

@@ -181,7 +181,7 @@ def test_what_it_reads_must_be_there() -> None:
         replace(rollouts, sum_pi_squared=torch.full((12, 11), 1.5))
     with pytest.raises(ValueError, match="sum_pi_squared: expected finite"):
         replace(rollouts, sum_pi_squared=torch.full((12, 11), torch.nan))
-    with pytest.raises(ValueError, match=r"weight='all': allowed are prefix, token"):
+    with pytest.raises(ValueError, match=r"weight='all': expected one of prefix, token"):
         rr.RRedCoTConfig.from_mapping({"baseline": "token", "baseline_kwargs": {"weight": "all"}})
 
 

@@ -50,7 +50,7 @@ def chosen_engine(environment: Mapping[str, str] = os.environ) -> str:
     """
     engine = environment.get(ENGINE, "").strip().lower() or ENGINES[0]
     if engine not in ENGINES:
-        raise ValueError(f"{ENGINE}={engine}: allowed are {' and '.join(ENGINES)}")
+        raise ValueError(f"{ENGINE}={engine}: expected {' or '.join(ENGINES)}")
     if engine == "vllm" and vllm_version() is None:
         raise ValueError(
             f"{ENGINE}=vllm: vLLM's CPU build is not installed: pip install {VLLM}, or unset {ENGINE}"

@@ -69,7 +69,7 @@ class AsyncLLMEngine:
         room = self.max_len - len(ids)
         if room < 1 or params.min_tokens > 1:
             raise ValueError(
-                f"request of {len(ids)} tokens with min_tokens={params.min_tokens}: allowed are up to {self.max_len - 1}, and "
+                f"request of {len(ids)} tokens with min_tokens={params.min_tokens}: expected up to {self.max_len - 1}, and "
                 "min_tokens of at most 1"
             )
         sampling = Sampling(params.temperature, params.top_p, params.top_k, log_probs=params.logprobs is not None)

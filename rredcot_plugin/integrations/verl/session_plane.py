@@ -97,7 +97,7 @@ class SessionPlane:
         return self._of_last(self.source.group_ids())
 
     def rows(self) -> PromptedRollouts:
-        """The sessions; what is no number of a token is that of the last output."""
+        """The sessions; what is not a number of a token is that of the last output."""
         found, join = self.source.rows(), self.layout.join
         own: Rollouts = found.rollouts
         mask = join(own.response_mask)

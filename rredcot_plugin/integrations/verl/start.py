@@ -93,12 +93,12 @@ def check_counts(config: Any) -> None:
     """Numbers of verl's that ours follows; verl itself finds a text among them only when it computes with it.
 
     Raises:
-        ValueError: one that is no whole number, or too small.
+        ValueError: one that is not a whole number, or too small.
     """
     for key, least in COUNTS.items():
         value = OmegaConf.select(config, key, default=least)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f"{key}={value!r}: allowed are integers from {least}")
+            raise ValueError(f"{key}={value!r}: expected an integer from {least}")
 
 
 def check_trainer(config: Any) -> None:

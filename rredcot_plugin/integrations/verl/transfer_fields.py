@@ -44,7 +44,7 @@ def attributions(wanted: str | None) -> list[str]:
     kinds = [kind.strip() for kind in (wanted or "").split(",") if kind.strip()]
     for kind in kinds:
         if kind not in SCORES:
-            raise ValueError(f"{ATTRIBUTION}={wanted!r}: allowed are {', '.join(SCORES)}, or both with a comma")
+            raise ValueError(f"{ATTRIBUTION}={wanted!r}: expected {' or '.join(SCORES)}, or both with a comma")
     return kinds
 
 

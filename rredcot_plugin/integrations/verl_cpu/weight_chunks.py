@@ -50,7 +50,7 @@ def pack(chunk: Chunk) -> bytes:
     """
     dtype = str(chunk.dtype).removeprefix("torch.")
     if dtype not in DTYPES:
-        raise ValueError(f"cpu_store: weight {chunk.name} has dtype {dtype}, allowed are {', '.join(DTYPES)}")
+        raise ValueError(f"cpu_store: weight {chunk.name} has dtype {dtype}; expected one of {', '.join(DTYPES)}")
     fields = {"name": chunk.name, "shape": list(chunk.shape), "dtype": dtype, "offset": chunk.offset}
     return _with_header(fields, chunk.data)
 
@@ -75,7 +75,7 @@ def unpack(message: bytes) -> Chunk | int:
     if not isinstance(name, str) or not isinstance(shape, list) or not all(map(_is_count, shape)):
         raise ValueError(f"cpu_store: expected a name and a shape, got name={name!r}, shape={shape!r}")
     if not isinstance(dtype, str) or dtype not in DTYPES:
-        raise ValueError(f"cpu_store: weight {name} has dtype {dtype!r}, allowed are {', '.join(DTYPES)}")
+        raise ValueError(f"cpu_store: weight {name} has dtype {dtype!r}; expected one of {', '.join(DTYPES)}")
     chunk = Chunk(name, tuple(shape), DTYPES[dtype], offset, data)
     if not data or not _is_count(offset) or offset + len(data) > chunk.weight_bytes:
         raise ValueError(

@@ -16,7 +16,7 @@ MOST_BYTES = 4 << 20  # of one message; the reader stops before it would read mo
 
 
 class ChannelError(Exception):
-    """The other side closed, or sent what is no message."""
+    """The other side closed, or sent what is not a message."""
 
 
 def encode(value: Any) -> Any:
