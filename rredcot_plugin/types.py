@@ -51,8 +51,9 @@ def add_per_segment(numbers: Tensor, segment_ids: Int[Tensor, "B T"], width: int
 class Rollouts:
     """A batch of responses with their rewards.
 
-    Padding may stand left or right: ``response_mask`` alone says which tokens are the model's, and masked ones between
-    them are what a tool or a user answered. ``rewards`` are verl's ``token_level_rewards``; the outcome R of a trace is their sum over the mask.
+    Padding may stand left or right: ``response_mask`` alone says which tokens are the model's, and masked ones
+    between them are what a tool or a user answered. ``rewards`` are verl's ``token_level_rewards``; the outcome R of
+    a trace is their sum over the mask.
     ``log_probs`` and ``entropies`` describe the sampled tokens in nats; segmenters and calibration
     features use them where they are given. ``sum_pi_squared`` is Σ_v π_v² of the distribution that each token was drawn
     from, in [0, 1], at the temperature of ``log_probs``; ``baseline: token`` needs it. ``token_offsets[b][t]`` is the half-open character span of

@@ -39,9 +39,10 @@ NO_PLACES = torch.zeros(0, 4, dtype=torch.int64)
 
 @dataclass(frozen=True)
 class ProbePlan:
-    """``packed[b]`` are the probes of row b (``probes.layout.pack``; where its session has several outputs, one pack of
-    each, one after another), ``places[b]`` (P_b, 4) what each one stands for: the proposal of a column of a kind, at a state; and how many of its tokens count. ``tokens`` are those of
-    all probes, bridges included. ``packed`` is empty once the probes are where they are needed.
+    """``packed[b]`` are the probes of row b (``probes.layout.pack``; where its session has several outputs, one pack
+    of each, one after another), ``places[b]`` (P_b, 4) what each one stands for: the proposal of a column of a kind,
+    at a state; and how many of its tokens count. ``tokens`` are those of all probes, bridges included. ``packed`` is
+    empty once the probes are where they are needed.
 
     Tensors, not objects: a big batch has millions of probes, and sends them between processes. ``proposals`` by
     kind; the answers among them that are too long to be probed are no longer valid there, but still count as

@@ -18,10 +18,11 @@ Index = list[int]
 
 @dataclass(frozen=True)
 class BatchSummary:
-    """What the whole batch has to know of a part before probes are placed: segments of every level, coarse to fine, how
-    its responses answer, what they earned that is to be redistributed, and tokens of prompts and responses. ``lookahead`` says why the segmenter's
-    boundaries are not stopping times; None where no reason is known. ``moved`` is what `process_rewards.moves` found to be
-    added to the rewards, and ``unread`` of how many rows not all could be read."""
+    """What the whole batch has to know of a part before probes are placed: segments of every level, coarse to fine,
+    how its responses answer, what they earned that is to be redistributed, and tokens of prompts and responses.
+    ``lookahead`` says why the segmenter's boundaries are not stopping times; None where no reason is known. ``moved``
+    is what `process_rewards.moves` found to be added to the rewards, and ``unread`` of how many rows not all could be
+    read."""
 
     levels: list[Segments]
     style: AnswerStyle

@@ -64,7 +64,8 @@ def read_corpus(
     """Numbers over all traces of files, or of the ``*.jsonl`` of folders, and the traces to show.
 
     Shown are at most ``max_traces`` traces, of lines of ``max_bytes`` together: the groups with the worst segments,
-    and for up to a quarter of that groups drawn at random with ``seed``; of traces that are not ``is_wanted`` none. Broken lines are left out and told.
+    and for up to a quarter of that groups drawn at random with ``seed``; of traces that are not ``is_wanted`` none.
+    Broken lines are left out and told.
 
     Raises:
         ValueError: no such file, a folder without files, a file of which no line can be read (in a folder: none of

@@ -28,11 +28,11 @@ NEEDS = ("uncertainty", *(field.name for field in fields(Rollouts)))
 class CutSegmenter:
     """Base of a segmenter that says where a segment *may* begin; the rules are kept for it.
 
-    A subclass implements ``propose``, and must not look ahead: whether a segment may begin at a token is a function of
-    the tokens before it. ``min_segment_tokens`` is the number of tokens that a segment has before another may begin,
-    so only the last one can be shorter. ``max_segments`` is the greatest number of segments of a trace; the first half go to whatever is
-    proposed first, the others are spread over ``max_response_tokens`` (see `Limits.admit`). ``answer_markers`` name
-    what opens a final answer, inside which no segment begins.
+    A subclass implements ``propose``, and must not look ahead: whether a segment may begin at a token is a function
+    of the tokens before it. ``min_segment_tokens`` is the number of tokens that a segment has before another may
+    begin, so only the last one can be shorter. ``max_segments`` is the greatest number of segments of a trace; the
+    first half go to whatever is proposed first, the others are spread over ``max_response_tokens`` (see
+    `Limits.admit`). ``answer_markers`` name what opens a final answer, inside which no segment begins.
 
     Raises:
         ValueError: a limit under 1, an unknown marker; on call, rollouts without what the segmenter reads.

@@ -57,9 +57,10 @@ class Limits:
 
         A cut is admitted if the open segment has ``least`` tokens and there is room. The first half of the room is
         given to whatever comes; after that a cut must also lie where spacing says: with r cuts left after a cut at p,
-        not before the place q with √q = √p + (√h − √p) / (r + 1), where h is ``horizon``, or 2p where that is more. Spacing grows with the position, so a short
-        trace has nearly as many segments as a long one. The first ``reserved`` of the preferred cuts need not keep
-        that spacing. Whether a cut is admitted depends on the cuts before it alone.
+        not before the place q with √q = √p + (√h − √p) / (r + 1), where h is ``horizon``, or 2p where that is more.
+        Spacing grows with the position, so a short trace has nearly as many segments as a long one. The first
+        ``reserved`` of the preferred cuts need not keep that spacing. Whether a cut is admitted depends on the cuts
+        before it alone.
         """
         room = self.most - 1
         free = (max(0, room - self.reserved) + 1) // 2

@@ -18,9 +18,10 @@ from rredcot_plugin.values.base import Estimate
 class IterativeEstimator:
     """Another estimator's values, drawn towards what came after them, from the outcome backwards.
 
-    ``sweeps`` times from the last state to the first: V̂_i ← (1 − alpha)·V̂_i + alpha·V̂_{i+1}, V̂_S = R. ``base`` names the estimator that is refined, ``base_kwargs`` its options. The outcome of the trace
-    itself flows into its values, so λ=1 is no longer unbiased: alpha = 0 is the base, alpha = 1 gives R
-    everywhere and with it no credit before the prompt's. A state that the base does not know keeps the prior.
+    ``sweeps`` times from the last state to the first: V̂_i ← (1 − alpha)·V̂_i + alpha·V̂_{i+1}, V̂_S = R. ``base``
+    names the estimator that is refined, ``base_kwargs`` its options. The outcome of the trace itself flows into its
+    values, so λ=1 is no longer unbiased: alpha = 0 is the base, alpha = 1 gives R everywhere and with it no credit
+    before the prompt's. A state that the base does not know keeps the prior.
     Source: RREDCoT (arXiv 2606.06475) names iterative refinement; the formula is docs/reference/math.md, "iterative".
 
     Raises:

@@ -15,9 +15,10 @@ from rredcot_plugin.values.base import NO_PROBES, Estimate, Probed, scores_at_st
 class MonteCarloEstimator:
     """Mean reward of continuations generated from the state: unbiased, and expensive.
 
-    V̂_i = mean reward of ``samples`` continuations from s_i. Reads ``token_scores["monte_carlo"]``; inside verl the rollout server continues every boundary of every
-    trace, ``concurrency`` requests at a time, with seeds made from ``seed``, the step, the state and the
-    number of the sample. ``max_tokens`` bounds a continuation; None leaves what the trace had left.
+    V̂_i = mean reward of ``samples`` continuations from s_i. Reads ``token_scores["monte_carlo"]``; inside verl the
+    rollout server continues every boundary of every trace, ``concurrency`` requests at a time, with seeds made from
+    ``seed``, the step, the state and the number of the sample. ``max_tokens`` bounds a continuation; None leaves what
+    the trace had left.
     In reward units already, so ``calibrate`` does not apply.
     Source: VinePPO (arXiv 2410.01679, section 4); MC-GRPO in RREDCoT (arXiv 2606.06475).
 

@@ -17,11 +17,12 @@ DTYPES = ("float32", "bfloat16", "float16")
 class RewardModelEstimator:
     """The reward model's own score of the prefix (RED).
 
-    V̂_i = R_φ(x, y_<t), t the first token of segment i. Read from ``token_scores["reward_model"]``. Differences of successive prefixes are RED's token rewards
-    (arXiv 2411.08302): with ``segmenter: fixed``, ``tokens: 1`` and λ = 0 the advantage of token t is
-    R_φ(x, y_≤t) − R_φ(x, y_<t). The last difference is R − V̂_last, so the rewards of a trace still sum to its
-    outcome R, whatever R is; where R is the reward model's own score of the whole response, the last difference
-    is RED's as well. Values are in the units of that score and not calibrated: R should be in the same units.
+    V̂_i = R_φ(x, y_<t), t the first token of segment i. Read from ``token_scores["reward_model"]``. Differences of
+    successive prefixes are RED's token rewards (arXiv 2411.08302): with ``segmenter: fixed``, ``tokens: 1`` and λ = 0
+    the advantage of token t is R_φ(x, y_≤t) − R_φ(x, y_<t). The last difference is R − V̂_last, so the rewards of a
+    trace still sum to its outcome R, whatever R is; where R is the reward model's own score of the whole response,
+    the last difference is RED's as well. Values are in the units of that score and not calibrated: R should be in the
+    same units.
     A row with a score that is not finite at a boundary is unknown, and so is every row where there are no scores.
 
     Args:

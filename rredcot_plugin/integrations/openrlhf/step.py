@@ -39,10 +39,11 @@ THEIR_EPSILON = 1e-9
 
 @dataclasses.dataclass
 class Step:
-    """What is known between the two halves of a step; ``answers`` and ``signals`` of the actor's pass (``SIGNALS`` of the maker), and
-    ``scores``, what a reward model says after each token of the sequences, come with the forward passes. ``lookahead`` says why
-    the segmenter's boundaries are not stopping times; None where no reason is known. ``moved``, (rows, T), is to be added to the rewards
-    by what was told of parts of a response, and ``unread`` of how many not all could be read."""
+    """What is known between the two halves of a step; ``answers`` and ``signals`` of the actor's pass (``SIGNALS`` of
+    the maker), and ``scores``, what a reward model says after each token of the sequences, come with the forward
+    passes. ``lookahead`` says why the segmenter's boundaries are not stopping times; None where no reason is known.
+    ``moved``, (rows, T), is to be added to the rewards by what was told of parts of a response, and ``unread`` of how
+    many not all could be read."""
 
     places: list[Place]
     rows: PromptedRollouts
