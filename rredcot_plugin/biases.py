@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from rredcot_plugin.config import RRedCoTConfig
 
 RETROSPECTIVE = "_retrospective"
+BELOW_ONE = {"lam_coarse": "segments within it", "lam_turn_rewards": "later turns"}
+"""Options that are λ of something: what their values stand in for."""
 
 
 def biases_of(config: RRedCoTConfig) -> Iterator[str]:
@@ -19,15 +21,31 @@ def biases_of(config: RRedCoTConfig) -> Iterator[str]:
         return
     if config.lam != 1.0 and not config.has_critic:  # GAE with a critic is known for it
         yield f"lam={config.lam:g} uses values in place of what later segments earn: the policy gradient is biased where values are wrong"
-    elif config.lam == 1.0 and sees_outcome(config.build_value_estimator()):
+    for key, what in BELOW_ONE.items():
+        if (value := getattr(config, key)) not in (None, 1.0):
+            yield f"{key}={value:g} uses values in place of what {what} earn: the policy gradient is biased where values are wrong"
+    if config.lam == 1.0 and sees_outcome(config.build_value_estimator()):
         yield (
             f"value_estimator={config.value_estimator} looks at the outcome of the very trace it values, so the policy "
             "gradient is biased with lam=1 too; with support, self_normalized, confidence and monte_carlo it is not"
         )
-    if isinstance(config.segmenter, str) and config.segmenter.endswith(RETROSPECTIVE):
+    if config.credit_weight:
         yield (
-            f"segmenter={config.segmenter} looks at the finished trace, so the policy gradient is biased: it is for reports; "
-            f"train with {config.segmenter.removesuffix(RETROSPECTIVE)} or another one"
+            f"credit_weight={config.credit_weight} subtracts the luck of later segments: the policy gradient is biased where values "
+            "are wrong"
+        )
+    if not config.leave_one_out and config.segmenter != "none":
+        yield "leave_one_out=False lets the outcome of a trace into its own values: the policy gradient is biased"
+    if config.match_grpo:
+        yield "match_grpo=True shifts each trace by what its own segments earned: the policy gradient is biased"
+    if getattr(config.build_segmenter(), "retrospective", False):
+        name = str(config.segmenter)
+        instead = (
+            f"{name.removesuffix(RETROSPECTIVE)} or another one" if name.endswith(RETROSPECTIVE) else "another one"
+        )
+        yield (
+            f"segmenter={name} looks at the finished trace, so the policy gradient is biased: it is for reports; train with "
+            f"{instead}"
         )
     if config.shapers:
         names = ", ".join(entry if isinstance(entry, str) else str(entry["name"]) for entry in config.shapers)

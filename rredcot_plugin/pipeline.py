@@ -24,13 +24,14 @@ from rredcot_plugin.credit.advantages import (
 )
 from rredcot_plugin.credit.hierarchy import gae_over
 from rredcot_plugin.credit.later_segments import luck_of_later
+from rredcot_plugin.credit.penalties import with_penalties
 from rredcot_plugin.credit.redistribution import (
     mean_per_segment,
-    redistribute,
     segment_rewards,
     spread_to_tokens,
     sum_per_segment,
 )
+from rredcot_plugin.credit.shaping import shape
 from rredcot_plugin.credit.turn_rewards import TurnRewards, known_to_baselines, terms
 from rredcot_plugin.groups import Outcomes, group_stats
 from rredcot_plugin.segmenters.lookahead import LookaheadWatch
@@ -43,8 +44,6 @@ from rredcot_plugin.values.calibration import OutcomeCalibrator
 if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
-
-RESIDUAL = "rredcot/credit/shaping_residual/max"
 
 
 def assign_credit(
@@ -92,16 +91,23 @@ def assign_credit(
     known = known_to_baselines(way, segments.num_segments, config.lam if whole else config.lam_on_the_way)
     evidence = Evidence(rollouts, segments, outcomes, values, found.fit, states.gradient_norm_proxy, *known)
     baseline = _baseline(config, evidence, given=found.given)
-    baselines = _baselines(baseline, evidence)
-    deltas, of_shapers = _shaped(config, values, segments, outcomes)
     of_values = isinstance(baseline, ValueBaseline)
+    # penalties are in values of all that is to come, in GRPO's mean, and what a baseline per token counts itself
+    counted = (
+        is_per_token(baseline) or (whole and of_values) or has_groups_mean(config, segments) or config.lam != 1.0
+    )
+    evidence, to_come = with_penalties(evidence, torch.zeros_like(penalties) if counted else penalties)
+    baselines = _baselines(baseline, evidence)
+    deltas, of_shapers = shape(config.build_shapers(), values, segments, outcomes, rollouts.group_ids)
     paid, in_values, in_baselines = terms(way, values, segments.num_segments, whole=whole, of_values=of_values)
     gae = _gae(config, (segments, coarse), outcomes.finite, deltas + penalties, paid, whole=whole)
     deltas, values = deltas + penalties + paid, values + in_values
     rewards = segment_rewards(deltas, values)
     rest = gae + (in_values - in_baselines) - luck_of_later(config.credit_weight, evidence, way if whole else None)
-    per_segment, tokens, baselines = _measured(config, evidence, earned, baseline, baselines, deltas, rest)
-    baselines = baselines + in_baselines
+    per_segment, tokens, baselines = _measured(
+        config, evidence, earned, baseline, baselines, deltas, rest - to_come
+    )
+    baselines = baselines + in_baselines + to_come
     report |= found.fit.remember()
     advantages, returns = _finished(config, segments, tokens, gae + values, found.values, earned)
     report |= of_shapers
@@ -156,24 +162,6 @@ def _outcomes(rollouts: Rollouts, segments: Segments) -> tuple[torch.Tensor, Out
     score = total if rollouts.penalties is None else torch.where(finite, rollouts.scores, 0.0)
     size = torch.where(rollouts.response_mask & finite[:, None], rollouts.rewards.float(), 0.0).abs().sum(dim=1)
     return penalties, Outcomes(total, score, finite, group_stats(total, rollouts.group_ids, finite), size)
-
-
-def _shaped(
-    config: RRedCoTConfig, values: torch.Tensor, segments: Segments, outcomes: Outcomes
-) -> tuple[torch.Tensor, dict[str, float]]:
-    """Deltas of the values after all shapers. What one changed of a trace's sum goes to the answer segment, and into a metric."""
-    notes: dict[str, float] = {}
-    deltas = redistribute(values, outcomes.score, segments.num_segments)
-    last = (segments.num_segments - 1).clamp(min=0)[:, None]
-    for shaper in config.build_shapers():
-        shaped = shaper(deltas, segments, outcomes.score, outcomes.stats)
-        check_shape(f"deltas of shaper {type(shaper).__name__}", shaped, deltas.shape)
-        check_finite(f"deltas of shaper {type(shaper).__name__}", shaped, segments.exists)
-        shaped = torch.where(segments.exists, shaped, 0.0)
-        missing = torch.where(segments.num_segments > 0, deltas.sum(dim=1) - shaped.sum(dim=1), 0.0)
-        deltas = shaped.scatter_add(1, last, missing[:, None])
-        notes[RESIDUAL] = max([notes.get(RESIDUAL, 0.0), *missing.abs().tolist()])
-    return deltas, notes
 
 
 def _gae(

@@ -23,7 +23,8 @@ class Evidence:
     ``values`` is V̂ of the state before each segment, 0 in the padding. ``fit`` regresses outcomes on what is known of
     a state, on other groups and past steps. ``gradient_norm_proxy`` is that of every segment where it was given; the
     rollouts then need no log-probs. ``paid`` is what rewards on the way add to the return of each state and ``expected``
-    what is expected of that anyway, which is added to every baseline; 0 where there are none.
+    what is expected of that anyway, which is added to every baseline; 0 where there are none. Penalties count among them for a
+    baseline per segment at λ = 1, and ``outcomes`` are of the score then.
     """
 
     rollouts: Rollouts

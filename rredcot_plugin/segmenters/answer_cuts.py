@@ -86,9 +86,10 @@ def _answers(
     for body, begin, kind in sorted(openings):  # as they were completed: a fence may have others in its braces
         if begin < at or (wrote is not None and not wrote(body - 1)):
             continue
-        end = _end_of_answer(text, kind, body)
         turn = bisect_left(turns, body)
-        at = min(end, turns[turn]) if turn < len(turns) else end
+        latest = turns[turn] if turn < len(turns) else len(text) + 1
+        end = _end_of_answer(text, kind, body, latest)
+        at = min(end, latest)
         begins.append(begin)
         opened.append(body)
         closed.append(end)
@@ -115,15 +116,16 @@ def _openings(text: str, name: str) -> Iterator[tuple[int, int, str]]:
         found = text.find(literal, before)
 
 
-def _end_of_answer(text: str, name: str, body: int) -> int:
-    """Where the answer that begins at ``body`` ends."""
+def _end_of_answer(text: str, name: str, body: int, latest: int) -> int:
+    """Where the answer that begins at ``body`` ends; behind the text if not before ``latest``, the end of its turn: looking
+    further, from every opening of every turn, would take the square of their number."""
     if name == "think":
         return len(text) + 1
     if name == "code":
         # the fence may close on the first line already
-        fence = CLOSING_FENCE.search(text, body - 1)
+        fence = CLOSING_FENCE.search(text, body - 1, latest)
         return fence.end() if fence else len(text) + 1
-    line = text.find("\n", body)
+    line = text.find("\n", body, latest)
     end = line + 1 if line >= 0 else len(text) + 1
-    brace = closing_brace(text, body, end) if name == "boxed" else None
+    brace = closing_brace(text, body, min(end, latest)) if name == "boxed" else None
     return end if brace is None else brace + 1

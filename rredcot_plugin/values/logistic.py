@@ -79,11 +79,14 @@ def fit_logistic(
 def from_standardised(
     features: Float[Tensor, "M F"], weights: Float[Tensor, "M K"]
 ) -> Float[Tensor, "K F_plus_1 F_plus_1"]:
-    """For every problem the matrix that makes raw coefficients of those of its standardised features, as rows."""
+    """For every problem the matrix that makes raw coefficients of those of its standardised features, as rows.
+
+    A feature whose variance is no more than what rounding leaves of its square is constant, and stays as it is.
+    """
     share = weights / weights.sum(0).clamp(min=1e-12)
     center = share.T @ features
     variance = share.T @ features**2 - center**2
-    scale = torch.where(variance > 1e-12, variance.clamp(min=0).sqrt(), 1.0)
+    scale = torch.where(variance > 1e-12 * (1 + center**2), variance.clamp(min=0).sqrt(), 1.0)
     to_raw = torch.diag_embed(torch.nn.functional.pad(1 / scale, (0, 1), value=1.0))
     to_raw[:, :-1, -1] = -center / scale
     return to_raw
