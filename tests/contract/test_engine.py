@@ -94,6 +94,9 @@ def test_every_output_has_its_own_columns_back_and_padding_nothing() -> None:
     assert torch.allclose(found, torch.tensor([[0, 0.5, 0.6], [0.1, 0.2, 0], [0, 0, 0], [0.7, 0, 0]]))
     mask[0] = 0
     assert torch.equal(onto_rows(own, roles, layout, mask)[:3], torch.zeros(3, 3)), "the last output is lost"
+    returns = onto_rows(own, roles, layout, mask, lost=own + 1)
+    told = torch.tensor([[0, 0, 0], [1.1, 1.2, 0], [0, 0, 0], [0.7, 0, 0]])
+    assert torch.allclose(returns, told), "its critic is told its own values"
     joined = layout.join(torch.tensor([[1, 2, 0], [3, 4, 5], [6, 0, 0]]))
     assert joined.tolist() == [[1, 2, 0, 3, 4, 5], [6, 0, 0, 0, 0, 0]]
     assert layout.is_last(6).tolist() == [[False] * 3 + [True] * 3, [True] * 6]

@@ -150,6 +150,8 @@ def test_verls_check_leaves_the_configuration_as_it_is() -> None:
         ),
         (["+algorithm.rredcot.probe_backend=batched"], "in the log-prob pass alone, which probe_backend=batched"),
         (["algorithm.adv_estimator=rredcot_ppo"], "critic.enable=None: .* set critic.enable=True"),
+        (["+algorithm.rredcot.histogram_every=5"], "histogram_every=5: has no effect with trainer.use_v1=false"),
+        (["+algorithm.rredcot.credit_workers=8"], "credit_workers=8: has no effect with trainer.use_v1=false"),
         (
             ["+algorithm.rredcot.value_estimator=confidence", "algorithm.rollout_correction.bypass_mode=True"],
             "bypass_mode=True: .* no log-prob pass.* set bypass_mode=False",
@@ -186,6 +188,7 @@ def test_the_trainer_over_dataproto_takes_the_default_and_a_critic() -> None:
     assert check_run(verl_config("trainer.use_v1=False")) is not None
     critic = ("algorithm.adv_estimator=rredcot_ppo", "critic.enable=True")
     assert check_run(verl_config("trainer.use_v1=False", *critic)) is not None
+    assert check_run(verl_config("trainer.use_v1=False", "+algorithm.rredcot.credit_workers=0")) is not None
 
 
 # ---- where values come from

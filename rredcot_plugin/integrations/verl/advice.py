@@ -32,6 +32,7 @@ def warnings_of(config: Any, settings: RRedCoTConfig) -> Iterator[str]:
     """
     yield from _of_the_group(config)
     yield from _of_bias(config, settings)
+    yield from _of_the_loss(config, settings)
     yield from _of_the_outcomes_scale(config, settings)
     yield from _of_unrecorded_log_probs(config, settings)
 
@@ -64,6 +65,15 @@ def _of_the_group(config: Any) -> Iterator[str]:
 def _of_bias(config: Any, settings: RRedCoTConfig) -> Iterator[str]:
     yield from biases_of(settings)
     yield from _of_weights(config, settings)
+
+
+def _of_the_loss(config: Any, settings: RRedCoTConfig) -> Iterator[str]:
+    mode = OmegaConf.select(config, "actor_rollout_ref.actor.policy_loss.loss_mode")
+    if mode == "geo_mean" and settings.segmenter != "none":
+        yield (
+            "actor_rollout_ref.actor.policy_loss.loss_mode=geo_mean gives every token of a trace the mean of its advantages, so "
+            "that credit of segments is lost; use vanilla or gspo"
+        )
 
 
 def _of_weights(config: Any, settings: RRedCoTConfig) -> Iterator[str]:

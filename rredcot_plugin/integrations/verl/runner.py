@@ -153,7 +153,8 @@ class CreditRunner:
         used = dataclasses.replace(credit, advantages=advantages, returns=returns)
         metrics["rredcot/fallback/lost_end/mean"] = share(has_lost_end(state.roles, response_mask))
         advantages = onto_rows(advantages, state.roles, state.layout, response_mask)
-        returns = onto_rows(returns, state.roles, state.layout, response_mask)
+        values = state.token_scores.get("critic")
+        returns = onto_rows(returns, state.roles, state.layout, response_mask, values)
         if state.rows is not None:
             asked = None if state.log_probs is None else Asked(state.plan, state.log_probs)
             assert self._table is not None

@@ -142,7 +142,7 @@ def check_estimator(config: Any, settings: RRedCoTConfig) -> None:
     """What the estimator and the baseline read must be there to be read in this run.
 
     Raises:
-        ValueError: a name in ``reads`` that nobody writes; ``monte_carlo`` with a reward model that shares the
+        ValueError: a name in ``reads`` that nobody writes; ``critic`` without one; ``monte_carlo`` with a reward model that shares the
             trainer's devices, or with tools that cannot be played again; ``attention``, ``gradient``
             or ``baseline: token`` with an engine whose log-prob pass we do not reach.
     """
@@ -152,6 +152,11 @@ def check_estimator(config: Any, settings: RRedCoTConfig) -> None:
         raise ValueError(
             f"{key} reads {unknown[0]!r}, which no part of a run with verl writes.{nearest(unknown[0], sorted(TOKEN_SCORES))} "
             f"Known: {', '.join(sorted(TOKEN_SCORES))}"
+        )
+    if "critic" in reads and not config.critic.enable:
+        raise ValueError(
+            f"critic.enable={config.critic.enable}: {key} reads a critic; set critic.enable=True, or use "
+            f"algorithm.adv_estimator={PPO}, which does so itself"
         )
     reward_model = config.reward.reward_model
     if "monte_carlo" in reads and reward_model.enable and not reward_model.enable_resource_pool:

@@ -9,7 +9,6 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from rredcot_plugin.baselines.base import needs_of
-from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.integrations.verl.advice import warn_of_pointless
 from rredcot_plugin.integrations.verl.near_misses import check_estimator_name, check_keys
 from rredcot_plugin.integrations.verl.settings import (
@@ -48,6 +47,9 @@ COUNTS = {
 }
 """Integers of verl's, and the least that each may be."""
 
+V1_ONLY = ("credit_workers", "credit_timeout_s", "histogram_every")
+"""Keys without a meaning with ``trainer.use_v1=false``."""
+
 REPLAYING = ("megatron", "veomni")
 """Strategies with verl's router replay; their engines run no probes in the log-prob pass."""
 
@@ -67,7 +69,7 @@ def check_run(config: Any) -> Resolved | None:
     check_trainer(config)
     resolved = resolve_settings(config)
     if not config.trainer.use_v1:
-        check_legacy(config, resolved.config)
+        check_legacy(config, resolved)
     chosen = switch_on_critic(config)
     check_estimator(config, resolved.config)
     check_router_replay(config, resolved)
@@ -117,12 +119,19 @@ def check_trainer(config: Any) -> None:
         )
 
 
-def check_legacy(config: Any, settings: RRedCoTConfig) -> None:
+def check_legacy(config: Any, resolved: Resolved) -> None:
     """What the trainer over ``DataProto`` cannot do.
 
     Raises:
         ValueError: an option that needs ``trainer.use_v1=true``, or what is missing for one.
     """
+    settings = resolved.config
+    for name in V1_ONLY:
+        if name in resolved.sources and (value := getattr(settings, name)) != 0:
+            raise ValueError(
+                f"algorithm.rredcot.{name}={value}: has no effect with trainer.use_v1=false; leave it out, or set "
+                "trainer.use_v1=true"
+            )
     reads = scores_read(settings.build_value_estimator())
     if unread := reads - {"critic"}:
         raise ValueError(

@@ -27,20 +27,26 @@ def rewards_at_ends(credit: Credit) -> torch.Tensor:
 
 
 def onto_rows(
-    own: torch.Tensor, roles: RowRoles, layout: SessionLayout, response_mask: torch.Tensor
+    own: torch.Tensor,
+    roles: RowRoles,
+    layout: SessionLayout,
+    response_mask: torch.Tensor,
+    lost: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Advantages of all rows of the batch from those of its sessions, (sessions, columns): every output has those of its own
-    tokens.
+    """Advantages or returns of all rows of the batch from those of its sessions, (sessions, columns): every output has those
+    of its own tokens.
 
     ``response_mask`` is the mask after rollout correction, and what that has rejected gets 0. So does all of a session whose
-    last output has no token left, rejected or aborted, as in verl's GRPO (``has_lost_end``). Padding gets 0.
+    last output has no token left, rejected or aborted, as in verl's GRPO (``has_lost_end``), unless there is ``lost``, of the
+    shape of ``own``: a critic that learns returns has to be told its own values there, not 0. Padding gets 0.
     """
     mask = response_mask.to(own.dtype)
     result = torch.zeros_like(mask)
     rows = layout.split(own, mask.shape[1])
+    instead = torch.zeros_like(rows) if lost is None else layout.split(lost.to(rows.dtype), mask.shape[1])
     left = ~has_lost_end(roles, response_mask)
     kept = torch.repeat_interleave(left, torch.tensor(list(map(len, roles.sessions)), dtype=torch.int64))
-    result[roles.active] = torch.where(kept[:, None], rows, 0.0) * mask[roles.active]
+    result[roles.active] = torch.where(kept[:, None], rows, instead) * mask[roles.active]
     return result
 
 
