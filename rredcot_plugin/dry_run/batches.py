@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from rredcot_plugin.dry_run.errors import RecipeError
+
+SEQUENCE_PARALLEL = ("fsdp_config.ulysses_sequence_parallel_size", "ulysses_sequence_parallel_size")
+"""Keys of the actor: what the engine reads, and what verl still accepts in its place."""
 
 
 def check_batches(config: Any) -> str:
@@ -22,20 +28,41 @@ def check_batches(config: Any) -> str:
     _divides(
         "GPUs (trainer.nnodes x n_gpus_per_node)", gpus, "rollout.tensor_model_parallel_size", tensor_parallel
     )
-    _divides("data.train_batch_size", prompts, "actor.ppo_mini_batch_size", mini)
     ranks = gpus // split
-    _divides("responses per step (data.train_batch_size x rollout.n)", prompts * n, "data-parallel ranks", ranks)
     _divides(
         "responses per update (actor.ppo_mini_batch_size x rollout.n)", mini * n, "data-parallel ranks", ranks
     )
-    if not actor.use_dynamic_bsz and actor.ppo_micro_batch_size_per_gpu:
-        micro = actor.ppo_micro_batch_size_per_gpu
+    filled = _padded(config, ranks)
+    if not actor.use_dynamic_bsz:
+        if (micro := actor.ppo_micro_batch_size_per_gpu) is None:
+            raise RecipeError(
+                "batch sizes: actor.ppo_micro_batch_size_per_gpu is not given, and verl's engines do not read "
+                "actor.ppo_micro_batch_size; set the former, or actor.use_dynamic_bsz=True"
+            )
         _divides("responses per update and rank", mini * n // ranks, "actor.ppo_micro_batch_size_per_gpu", micro)
     _check_lengths(config)
+    padding = "" if filled == prompts * n else f", which verl pads to {filled}"
     return (
-        f"{prompts} prompts x {n} = {prompts * n} responses per step, {mini * n} per update; {gpus} GPUs, "
-        f"{prompts * n // ranks} responses a rank"
+        f"{prompts} prompts x {n} = {prompts * n} responses per step{padding}, {mini * n} per update; {gpus} GPUs, "
+        f"{filled // ranks} responses a rank"
     )
+
+
+def _padded(config: Any, ranks: int) -> int:
+    """Responses of a step, with those that verl's trainers add so that updates are whole; the trainer over ``DataProto`` and
+    ``separate_async`` add none.
+
+    Raises:
+        RecipeError: a step that is no whole number of updates, where none are added.
+    """
+    prompts, mini = config.data.train_batch_size, config.actor_rollout_ref.actor.ppo_mini_batch_size
+    responses, update = prompts * config.actor_rollout_ref.rollout.n, mini * config.actor_rollout_ref.rollout.n
+    if not config.trainer.use_v1 or config.trainer.v1.trainer_mode == "separate_async":
+        _divides("data.train_batch_size", prompts, "actor.ppo_mini_batch_size", mini)
+        _divides("responses per step (data.train_batch_size x rollout.n)", responses, "data-parallel ranks", ranks)
+        return responses
+    multiple = math.lcm(update, ranks)
+    return -(-responses // multiple) * multiple
 
 
 def _ranks_a_copy(config: Any) -> int:
@@ -43,7 +70,11 @@ def _ranks_a_copy(config: Any) -> int:
     if actor.strategy == "megatron":
         m = actor.megatron
         return m.tensor_model_parallel_size * m.pipeline_model_parallel_size * m.context_parallel_size
-    return actor.get("ulysses_sequence_parallel_size", 1) or 1
+    return _sequence_parallel(actor)
+
+
+def _sequence_parallel(actor: Any) -> int:
+    return max(OmegaConf.select(actor, key) or 1 for key in SEQUENCE_PARALLEL)
 
 
 def _divides(name: str, number: int, divisor_name: str, divisor: int) -> None:
@@ -55,7 +86,7 @@ def _check_lengths(config: Any) -> None:
     rollout, actor, data = config.actor_rollout_ref.rollout, config.actor_rollout_ref.actor, config.data
     length = data.max_prompt_length + data.max_response_length
     limits = {"rollout.max_model_len": rollout.max_model_len}
-    sequence_parallel = actor.get("ulysses_sequence_parallel_size", 1) or 1
+    sequence_parallel = _sequence_parallel(actor)
     if actor.use_dynamic_bsz:
         limits["actor.ppo_max_token_len_per_gpu"] = actor.ppo_max_token_len_per_gpu * sequence_parallel
     if rollout.log_prob_use_dynamic_bsz:

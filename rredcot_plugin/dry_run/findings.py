@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+NOTHING_TRAINED = "nothing was trained: a dry run needs a reward that is a Python function"
+
 
 @dataclass(frozen=True)
 class Finding:

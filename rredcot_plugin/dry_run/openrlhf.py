@@ -22,7 +22,7 @@ from rredcot_plugin.adapter.process_rewards import FIELD
 from rredcot_plugin.dry_run.architecture import Architecture, find_architecture
 from rredcot_plugin.dry_run.data import SAMPLE, SUFFIXES, Data, gather
 from rredcot_plugin.dry_run.errors import RecipeError
-from rredcot_plugin.dry_run.findings import Finding
+from rredcot_plugin.dry_run.findings import NOTHING_TRAINED, Finding
 from rredcot_plugin.dry_run.launch import Launch
 from rredcot_plugin.dry_run.openrlhf_training import prompt_of, train
 from rredcot_plugin.dry_run.outcome import algorithm_line
@@ -75,14 +75,16 @@ class OpenRLHFRehearsal:
         found = self._data(args)
         yield Finding("data", found.note)
         trial = self._reward(args, found.rows)
-        yield Finding("reward", str(trial))
+        yield Finding("reward", str(trial), "note" if trial.untried else "ok")
         if trial.warning:
             yield Finding("reward", trial.warning, "note")
         with _named_here():
             architecture = find_architecture(_given(args.actor.model_name_or_path, "--actor.model_name_or_path"))
         architecture = architecture.with_tokenizer([*map(str, found.rows), *(text or "" for text in trial.best)])
         yield from self._needs(args, architecture)
-        if self.steps > 0:
+        if self.steps > 0 and trial.untried:
+            yield Finding("training", NOTHING_TRAINED, "note")
+        elif self.steps > 0:
             limits = (args.rollout.max_new_tokens or args.data.max_len, self.steps)
             prompts = [prompt_of(row, args.data) for row in found.rows]
             plan = trial_of(architecture, found, trial, prompts, limits, self.folder)
@@ -111,12 +113,17 @@ class OpenRLHFRehearsal:
         return next((folder for folder in folders if (folder / SAMPLE).is_file()), None)
 
     def _reward(self, args: Any, rows: Sequence[Mapping[str, Any]]) -> RewardTrial:
-        """Call the reward as OpenRLHF's rollout actors would, on the first rows; it swallows what a reward raises.
+        """Call the reward as OpenRLHF's rollout actors would, on the first rows; it swallows what a reward raises. A reward model
+        and a server are not asked.
 
         Raises:
             RecipeError: no function in a file, or it raises, or gives something else than a finite number.
         """
         path = str(args.reward.remote_url or "").split(",")[0]
+        if not path and args.reward.model_name_or_path:
+            return RewardTrial.left_out(f"--reward.model_name_or_path {args.reward.model_name_or_path}", rows)
+        if path.startswith(("http://", "https://")):
+            return RewardTrial.left_out(f"--reward.remote_url {path}", rows)
         if not path.endswith(".py"):
             raise RecipeError(
                 f"--reward.remote_url {path or None}: a dry run takes a Python file with reward_func"

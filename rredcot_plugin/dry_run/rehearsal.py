@@ -13,7 +13,7 @@ from rredcot_plugin.dry_run.batches import check_batches, check_positions
 from rredcot_plugin.dry_run.configure import check_with_rredcot, check_with_verl, compose
 from rredcot_plugin.dry_run.data import gather
 from rredcot_plugin.dry_run.errors import RecipeError
-from rredcot_plugin.dry_run.findings import Finding
+from rredcot_plugin.dry_run.findings import NOTHING_TRAINED, Finding
 from rredcot_plugin.dry_run.launch import Launch, find_launch
 from rredcot_plugin.dry_run.memory_estimate import estimate, probe_length
 from rredcot_plugin.dry_run.outcome import algorithm_line
@@ -77,7 +77,7 @@ class Rehearsal:
         found = gather(config, self.script, self.folder, launch.environment)
         yield Finding("data", found.note)
         trial = try_reward(config, found.rows, launch.environment)
-        yield Finding("reward", str(trial))
+        yield Finding("reward", str(trial), "note" if trial.untried else "ok")
         if trial.warning:
             yield Finding("reward", trial.warning, "note")
         tools = try_tools(config, launch.environment)
@@ -87,7 +87,9 @@ class Rehearsal:
         texts = [*map(str, found.rows), *(text or "" for text in trial.best), (tools and tools.call) or ""]
         architecture = architecture.with_tokenizer(texts)
         yield from self._needs(config, settings, architecture, found.rows, trial.best)
-        if self.steps > 0:
+        if self.steps > 0 and trial.untried:
+            yield Finding("training", NOTHING_TRAINED, "note")
+        elif self.steps > 0:
             limits = (config.data.max_response_length, self.steps)
             prompts = [row[config.data.prompt_key] for row in found.rows]
             plan = trial_of(architecture, found, trial, prompts, limits, self.folder, tools)

@@ -30,13 +30,22 @@ class RewardTrial:
     """Mean reward of hopeless responses, and of the data's own solutions (NaN where there are none).
 
     ``best[i]`` is the form in which row i's solution earns most: as it is, or as a code block; None without one.
+    ``untried`` says where rewards come from that a CPU cannot give; nothing can be trained then.
     """
 
     hopeless: float
     solutions: float
     best: tuple[str | None, ...]
+    untried: str | None = None
+
+    @classmethod
+    def left_out(cls, source: str, rows: Sequence[Mapping[str, Any]]) -> RewardTrial:
+        """Of rewards that ``source``, a key with its value, brings in."""
+        return cls(math.nan, math.nan, (None,) * len(rows), source)
 
     def __str__(self) -> str:
+        if self.untried is not None:
+            return f"{self.untried}: not tried here"
         rows = sum(text is not None for text in self.best)
         text = f"hopeless responses earn {self.hopeless:g} on average"
         if math.isnan(self.solutions):
@@ -52,12 +61,15 @@ class RewardTrial:
 
 
 def try_reward(config: Any, rows: Sequence[Mapping[str, Any]], environment: Mapping[str, str]) -> RewardTrial:
-    """Call the reward as verl's reward loop would, on the first rows.
+    """Call the reward as verl's reward loop would, on the first rows; not where it asks a reward model, which a GPU serves.
 
     Raises:
         RecipeError: the function cannot be loaded, raises, or returns something else than a finite number (or a
             mapping with one under ``score``, and ``process_rewards`` that can be read); names file and line where it raised.
     """
+    reward_model = config.reward.reward_model
+    if reward_model.enable:
+        return RewardTrial.left_out(f"reward.reward_model.model_path={reward_model.model_path}", rows)
     with mock.patch.dict(os.environ, environment), _load(config) as score:
         return tried(score, rows)
 

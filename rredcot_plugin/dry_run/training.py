@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rredcot_plugin.dry_run.batches import SEQUENCE_PARALLEL
 from rredcot_plugin.dry_run.errors import RecipeError
 from rredcot_plugin.dry_run.launch import MAIN, Launch, find_launch
 from rredcot_plugin.dry_run.outcome import Outcome, check_metrics
@@ -105,7 +106,7 @@ def _forced(config: Any, cpu: Launch, trial: Trial) -> list[str]:
         "actor_rollout_ref.actor.fsdp_config.fsdp_size=-1",
         "actor_rollout_ref.actor.fsdp_config.param_offload=False",
         "actor_rollout_ref.actor.fsdp_config.optimizer_offload=False",
-        "actor_rollout_ref.actor.ulysses_sequence_parallel_size=1",
+        *(f"actor_rollout_ref.actor.{key}=1" for key in SEQUENCE_PARALLEL),
         "actor_rollout_ref.model.use_fused_kernels=False",
         "actor_rollout_ref.rollout.val_kwargs.n=1",
         "actor_rollout_ref.rollout.gpu_memory_utilization=0.1",

@@ -15,6 +15,9 @@ from rredcot_plugin.planning.transfers import DRIVER, Transfer, transfers
 STORED_ROWS = 100_000
 """verl's default of transfer_queue.backend.SimpleStorage.total_storage_size."""
 
+PROBE_ROWS = 4096
+"""Probes that lie there at once where they are rows of their own (`integrations.verl.batched`)."""
+
 DRIVER_SHARE = 0.01
 """What rredcot's work on the driver should stay below, of a step."""
 
@@ -38,9 +41,9 @@ class Plan:
         return sum(t.bytes for t in self.moved if t.ours == ours and who in (None, t.who))
 
     def stored_rows(self) -> int:
-        """Rows in TransferQueue at once: the rollouts, and with ``batched`` a row for each probe."""
-        own_rows = self.setup.probes_a_trace if self.setup.backend == "batched" else 0
-        return self.setup.traces * (1 + own_rows)
+        """Rows in TransferQueue at once: the rollouts, and with ``batched`` some of the probes."""
+        own_rows = self.setup.traces * self.setup.probes_a_trace if self.setup.backend == "batched" else 0
+        return self.setup.traces + min(own_rows, PROBE_ROWS)
 
     def warnings(self) -> list[str]:
         """What does not fit, each in one sentence with the way out."""

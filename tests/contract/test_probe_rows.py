@@ -9,6 +9,7 @@ import torch
 import transfer_queue as tq
 
 from rredcot_plugin.integrations.verl import batched
+from rredcot_plugin.planning.result import PROBE_ROWS
 from rredcot_plugin.probes.layout import ProbeSpec
 from tests.contract.memory import TEMPERATURE, Actor, MemoryQueue, probe_log_prob
 from tests.contract.runner_steps import queue  # noqa: F401  fixture
@@ -55,6 +56,7 @@ def test_no_chunk_holds_more_rows_than_the_limit(queue: MemoryQueue, monkeypatch
         return found
 
     monkeypatch.setattr(tq, "kv_batch_put", watched)
+    assert batched.MOST_ROWS == PROBE_ROWS, "what `rredcot plan` counts"
     monkeypatch.setattr(batched, "MOST_ROWS", 8)
     log_probs(Actor(queue))
     assert held == [8, 8]

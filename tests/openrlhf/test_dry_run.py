@@ -70,6 +70,21 @@ def test_what_is_wrong_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
     assert message in done.output
 
 
+@pytest.mark.parametrize(
+    ("words", "source"),
+    [
+        (["--reward.remote_url="], "--reward.model_name_or_path /rm"),
+        (["--reward.remote_url=http://judge:5000/score"], "--reward.remote_url http://judge:5000/score"),
+    ],
+)
+def test_rewards_of_a_model_or_a_server_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: list[str], source: str
+) -> None:
+    done = dry_run(monkeypatch, tmp_path, *words, "--reward.model_name_or_path=/rm")
+    assert done.exit_code == 0, done.output
+    assert f"{source}: not tried here" in done.output and "training state" in done.output
+
+
 def test_a_recipe_for_verl_says_that_verl_is_missing() -> None:
     script = SCRIPT.parents[1] / "math/run_qwen3_4b_fsdp2_vllm.sh"
     done = CliRunner().invoke(app, ["dry-run", str(script)], env={"COLUMNS": "300"})

@@ -156,7 +156,7 @@ def test_knobs_of_the_environment_reach_the_script(
         ("actor_rollout_ref.rollout.n=abc", ("actor_rollout_ref.rollout.n='abc'", "expected an integer from 1")),
         ("actor_rollout_ref.rollout.name=???", ("actor_rollout_ref.rollout.name", "set it")),
         ("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=null", ("[actor] Please set", "ppo_micro_batch_size_per_gpu")),
-        ("actor_rollout_ref.actor.ppo_mini_batch_size=3", ("data.train_batch_size = 8", "ppo_mini_batch_size = 3")),
+        ("actor_rollout_ref.actor.ppo_mini_batch_size=3", ("update and rank = 6", "ppo_micro_batch_size_per_gpu = 4")),
         ("trainer.n_gpus_per_node=3", ("3",)),
         ("actor_rollout_ref.rollout.max_model_len=100", ("rollout.max_model_len = 100", "128")),
         ("data.max_response_length=50000", ("50064", "40960", "max_position_embeddings")),

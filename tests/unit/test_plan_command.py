@@ -171,6 +171,8 @@ def test_what_does_not_fit_is_said() -> None:
     assert "training state: 64.4 GB per GPU do not fit into 24" in small.output
     many = run(app, [*QWEN, "--gpus", "1024", "--prompts", "16384", "--response-length", "16384"])
     assert "total_storage_size" in many.output
+    probes = run(app, [*QWEN, "--gpus", "1024", "--prompts", "128", "--backend", "batched"])
+    assert "total_storage_size" not in probes.output, "probes lie there a few thousand at a time"
     assert "of the step on the driver" in " ".join(many.output.split())
     slower = ["--gpu", "A100-80", "--decode-tokens-per-second", "1000", "--segments", "8"]
     assert "! " not in run(app, [*QWEN, *slower]).output

@@ -75,8 +75,8 @@ def test_the_baseline_differs_in_the_estimator_only(script: Path, argv_of: Argv,
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
 def test_these_checks_see_mistakes(script: Path, argv_of: Argv, compose: Compose) -> None:
-    with pytest.raises(RecipeError, match="train_batch_size = 60 is not a multiple"):
-        check_batches(compose(argv_of(script, TRAIN_BATCH_SIZE="60")))
+    with pytest.raises(RecipeError, match="is not a multiple of data-parallel ranks = 7"):
+        check_batches(compose([*argv_of(script), "trainer.n_gpus_per_node=7"]))
 
 
 def test_other_values_need_no_other_line(argv_of: Argv, compose: Compose) -> None:

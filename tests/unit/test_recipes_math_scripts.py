@@ -73,8 +73,8 @@ def test_these_checks_see_mistakes(argv_of: Argv, compose: Compose) -> None:
     script = MATH / "run_qwen3_4b_fsdp2_vllm.sh"
     with pytest.raises(ConfigCompositionException):
         compose([*argv_of(script), "actor_rollout_ref.actor.ppo_mini_batchsize=32"])
-    with pytest.raises(RecipeError, match="train_batch_size = 60 is not a multiple"):
-        check_batches(compose(argv_of(script, TRAIN_BATCH_SIZE="60")))
+    with pytest.raises(RecipeError, match="is not a multiple of data-parallel ranks = 7"):
+        check_batches(compose([*argv_of(script), "trainer.n_gpus_per_node=7"]))
 
 
 def test_the_baseline_differs_in_the_estimator_only(argv_of: Argv) -> None:
