@@ -90,6 +90,23 @@ def read_file(path: Path) -> list[Located]:
         raise DataError(f"{path}: cannot be read as {path.suffix}: {error}") from error
 
 
+def plain(value: Any, where: str, column: str) -> Any:
+    """A cell that holds one thing; of chat messages the text of the user's, if it is the only one.
+
+    Raises:
+        DataError: several things, or a mapping, with row and column.
+    """
+    value = value.tolist() if hasattr(value, "tolist") else value  # what pandas reads of a list
+    if isinstance(value, Mapping) and value.get("role") == "user" and isinstance(value.get("content"), str):
+        return value["content"]
+    if isinstance(value, list) and len(value) == 1:
+        return plain(value[0], where, column)
+    if isinstance(value, list | Mapping) and value:
+        kind = f"{len(value)} entries" if isinstance(value, list) else "a mapping"
+        raise DataError(f"{where}, column {column!r}: expected a text, or one message of the user, got {kind}")
+    return value if not isinstance(value, list | Mapping) else None  # an empty one
+
+
 def _json_of(text: str, where: str) -> Any:
     """The value of a JSON text; DataError for what parquet cannot hold, too."""
     try:

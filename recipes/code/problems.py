@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import unit_tests
-from data_files import FILES, DataError, read_file, read_hub
+from data_files import FILES, DataError, plain, read_file, read_hub
 
 QUESTION_COLUMNS = ("question", "problem", "text", "prompt")
 TESTS_COLUMNS = ("tests", "test", "test_list")
@@ -142,7 +142,7 @@ def _required(row: Mapping[str, Any], columns: Columns, where: str) -> tuple[str
     ]
     if question is None or tests is None:
         raise DataError(f"{where}: no column for {' and '.join(missing)}; there are {', '.join(map(str, row))}")
-    return _text(row[question]), _text(row[tests])
+    return _text(plain(row[question], where, question)), _text(row[tests])
 
 
 def _pick(row: Mapping[str, Any], name: str | None, usual: Sequence[str], where: str, what: str) -> str | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import reward
-from data_files import FILES, DataError, read_file, read_hub
+from data_files import FILES, DataError, plain, read_file, read_hub
 
 QUESTION_COLUMNS = ("question", "problem", "prompt")
 ANSWER_COLUMNS = ("answer", "final_answer", "ground_truth", "expected_answer")
@@ -94,12 +94,12 @@ def to_problem(row: Mapping[str, Any], columns: Columns, where: str) -> Problem:
         raise DataError(
             f"{where}: no answer and no solution column; choose with --answer-column, --solution-column"
         )
-    worked = _text(row[solution]) if solution is not None else ""
-    final = _text(row[answer]) if answer is not None else ""
+    worked = _text(plain(row[solution], where, solution)) if solution is not None else ""
+    final = _text(plain(row[answer], where, answer)) if answer is not None else ""
     if answer is None or reward.extract_answer(final) is not None:  # a solution in the answer's place, as in GSM8K
         worked = worked or final
         final = reward.extract_answer(final or worked) or ""
-    return Problem(_text(row[question]), final, (worked,) if worked else ())
+    return Problem(_text(plain(row[question], where, question)), final, (worked,) if worked else ())
 
 
 def _text(value: Any) -> str:

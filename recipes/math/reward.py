@@ -233,7 +233,10 @@ def is_equal(gold: str, answer: str) -> bool:
 
 @lru_cache(maxsize=8192)
 def is_parsable(gold: str) -> bool:
-    """True if math-verify can read this ground truth, so that answers can be compared with it."""
+    """True if math-verify can read this ground truth, so that answers can be compared with it; longer than an answer may be, none
+    ever equals it."""
+    if len(gold) > MAX_ANSWER_CHARS:
+        return False
     if parse_number(normalise(gold)) is not None:
         return True
     return _ask({"gold": _without_tail(gold)})

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from rredcot_plugin.report.traces import Trace
 
 Scored = tuple[dict[str, Any], "Trace"]
+Group = tuple[int, int, str]
+"""Number of the file, step and uid."""
 
 
 def filter_rollouts(
@@ -72,9 +74,9 @@ def filter_rollouts(
     except (ValueError, OSError) as error:
         errors.print(Text(str(error)), soft_wrap=True)
         raise typer.Exit(1) from error
-    traces = [trace for _, trace in scored]
-    selection = select(traces, conditions, invert)
-    kept = list(compress(scored, selection.kept))
+    traces = [trace for (_, trace), _ in scored]
+    selection = select(traces, [group for _, group in scored], conditions, invert)
+    kept = list(compress((line for line, _ in scored), selection.kept))
     _preview([trace for _, trace in kept[:preview]], console)
     console.print(counts_table(conditions, selection, invert))
     if out is not None:
@@ -98,26 +100,26 @@ def _check_out(out: Path | None, rollouts: Sequence[Path], force: bool) -> None:
         raise typer.BadParameter(f"out={out}: in the way; use another file, or --force to overwrite it")
 
 
-def read_scored(paths: Sequence[Path]) -> tuple[list[Scored], dict[Path, list[BadLine]]]:
-    """Records with their traces of all files (of a folder: its ``*.jsonl``), each once, and each file's broken lines.
+def read_scored(paths: Sequence[Path]) -> tuple[list[tuple[Scored, Group]], dict[Path, list[BadLine]]]:
+    """Records with their traces and groups, of all files (of a folder: its ``*.jsonl``, and not what stands there scored too),
+    each once, and each file's broken lines. Uids are those of one file: rollouts of another one are another group.
 
     Raises:
-        ValueError: a file of which nothing can be read, or a folder without files.
+        ValueError: a file that was named of which nothing can be read, or a folder where that holds for every file.
     """
-    from rredcot_plugin.offline.json_lines import read_lines
+    from rredcot_plugin.offline.json_lines import read_lines, sort_lines
+    from rredcot_plugin.offline.trace_stats import group_of
+    from rredcot_plugin.report.read_corpus import find_files
 
-    scored: list[Scored] = []
+    scored: list[tuple[Scored, Group]] = []
     bad: dict[Path, list[BadLine]] = {}
-    files: dict[Path, Path] = {}
-    for path in paths:
-        found = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
-        if not found:
-            raise ValueError(f"{path}: no scored rollouts here, expected files called *.jsonl")
-        for file in found:
-            files.setdefault(file.resolve(), file)
-    for file in files.values():
-        good, bad[file] = read_lines(file, _parse)
-        scored += good
+    files = find_files(paths)
+    for number, file in enumerate(files):
+        read = read_lines if file.is_named else sort_lines
+        good, bad[file.path] = read(file.path, _parse)
+        scored += [(line, (number, *group_of(line[1]))) for line in good]
+    if not scored:
+        read_lines(files[0].path, _parse)  # says why
     return scored, bad
 
 

@@ -186,7 +186,7 @@ def summary_table(traces: Sequence[Trace], metrics: dict[str, float]) -> Table:
     table.add_column(justify="right")
     table.add_row("rollouts", str(len(traces)))
     table.add_row("groups", str(len({group_of(trace) for trace in traces})))
-    traits = all_traits(traces)
+    traits = all_traits(traces, [group_of(trace) for trace in traces])
     for name, title in (
         ("segments", "segments per trace"),
         ("reward", "mean reward"),

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rredcot_plugin.offline.trace_stats import TRAITS, Traits, all_traits, group_of
+from rredcot_plugin.offline.trace_stats import TRAITS, Key, Traits, all_traits
 from rredcot_plugin.registry import nearest
 from rredcot_plugin.report.traces import Trace
 
@@ -154,27 +154,29 @@ class Selection:
     unknown: int
 
 
-def select(traces: Sequence[Trace], conditions: Sequence[Condition], invert: bool = False) -> Selection:
-    """The traces that meet all conditions, or with ``invert`` those that do not.
+def select(
+    traces: Sequence[Trace], keys: Sequence[Key], conditions: Sequence[Condition], invert: bool = False
+) -> Selection:
+    """The traces that meet all conditions, or with ``invert`` those that do not; ``keys`` names the group of each.
 
     A trace of which a number that is asked for is unknown (a reward that was not finite) is never kept, and
     keeps its group from meeting a condition that asks for all.
     """
-    traits = all_traits(traces)
+    traits = all_traits(traces, keys)
     answers = [[condition.holds(own) for own in traits] for condition in conditions]
     unknown = [any(answer[i] is None for answer in answers) for i in range(len(traces))]
-    met = [_for_each_trace(traces, answer, c.by) for answer, c in zip(answers, conditions, strict=True)]
+    met = [_for_each_trace(keys, answer, c.by) for answer, c in zip(answers, conditions, strict=True)]
     together = [all(column) for column in zip(*met, strict=True)] if met else [True] * len(traces)
     kept = [(meets != invert) and not lost for meets, lost in zip(together, unknown, strict=True)]
     return Selection(kept, [sum(column) for column in met], sum(unknown))
 
 
-def _for_each_trace(traces: Sequence[Trace], answers: Sequence[bool | None], by: str) -> list[bool]:
+def _for_each_trace(keys: Sequence[Key], answers: Sequence[bool | None], by: str) -> list[bool]:
     """From the answers for traces to those for what is kept together."""
     if by == TRACE:
         return [bool(answer) for answer in answers]
-    groups: dict[tuple[int, str], list[bool]] = {}
-    for trace, answer in zip(traces, answers, strict=True):
-        groups.setdefault(group_of(trace), []).append(bool(answer))
+    groups: dict[Key, list[bool]] = {}
+    for key, answer in zip(keys, answers, strict=True):
+        groups.setdefault(key, []).append(bool(answer))
     decide = all if by == GROUP else any
-    return [decide(groups[group_of(trace)]) for trace in traces]
+    return [decide(groups[key]) for key in keys]

@@ -83,6 +83,8 @@ def _row(line: int, record: Mapping[str, Any], names: Mapping[str, Sequence[str]
 
     from_verl = is_from_verl(used["prompt"], used["response"])
     prompt, step = _prompt(get("prompt")), get("step") or 0
+    if isinstance(step, float) and step.is_integer():  # a column of integers with gaps, as pandas writes it
+        step = int(step)
     if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < LARGEST:
         raise ValueError(f"step: expected an integer from 0, got {step!r:.80}")  # as every reader of the output
     group, session, output = _group(get("group"), prompt, from_verl)

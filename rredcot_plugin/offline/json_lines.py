@@ -14,6 +14,8 @@ T = TypeVar("T")
 UNREADABLE = (ValueError, TypeError, ArithmeticError, RecursionError)
 """What ``json_object`` and a parser of records raise at a broken line."""
 
+EMPTY = "expected JSON lines, got an empty file"
+
 
 @dataclass(frozen=True)
 class BadLine:
@@ -33,6 +35,15 @@ def read_lines(path: Path, parse: Callable[[int, Mapping[str, Any]], T]) -> tupl
     """
     if not path.is_file():
         raise ValueError(f"{path}: {why_not_read(path)}")
+    good, bad = sort_lines(path, parse)
+    if not good:
+        first, of = bad[0], f" (no line of {len(bad)} can be read)"
+        raise ValueError(f"{path}, line {first.number}: {first.reason}{of if first.reason != EMPTY else ''}")
+    return good, bad
+
+
+def sort_lines(path: Path, parse: Callable[[int, Mapping[str, Any]], T]) -> tuple[list[T], list[BadLine]]:
+    """As ``read_lines``, of a file that is there; one of which nothing can be read has only broken lines, an empty one too."""
     good: list[T] = []
     bad: list[BadLine] = []
     for number, line in numbered_objects(path):
@@ -40,13 +51,7 @@ def read_lines(path: Path, parse: Callable[[int, Mapping[str, Any]], T]) -> tupl
             good.append(parse(number, _unicode_object(line)))
         except UNREADABLE as error:
             bad.append(BadLine(number, reason_of(error)))
-    if not good:
-        raise ValueError(
-            f"{path}, line {bad[0].number}: {bad[0].reason} (no line of {len(bad)} can be read)"
-            if bad
-            else f"{path}, line 1: expected JSON lines, got an empty file"
-        )
-    return good, bad
+    return good, bad if good or bad else [BadLine(1, EMPTY)]
 
 
 def why_not_read(path: Path) -> str:

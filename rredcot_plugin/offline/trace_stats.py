@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from statistics import fmean
 
 from rredcot_plugin.report.traces import Trace
@@ -33,6 +33,9 @@ its only value, that of the prompt, as peak, low and last; one without tokens ha
 
 Traits = dict[str, float]
 
+Key = Hashable
+"""What traces of one group have in common, and of others not."""
+
 
 def traits_of(trace: Trace) -> Traits:
     """All numbers but those of the group; NaN where one is unknown."""
@@ -59,12 +62,12 @@ def traits_of(trace: Trace) -> Traits:
     }
 
 
-def all_traits(traces: Sequence[Trace]) -> list[Traits]:
-    """The numbers of every trace, those of its group among them; in the order of the traces."""
+def all_traits(traces: Sequence[Trace], keys: Sequence[Key]) -> list[Traits]:
+    """The numbers of every trace, those of its group among them; in the order of the traces. ``keys`` names the group of each."""
     own = [traits_of(trace) for trace in traces]
-    groups: dict[tuple[int, str], list[Traits]] = {}
-    for trace, traits in zip(traces, own, strict=True):
-        groups.setdefault(group_of(trace), []).append(traits)
+    groups: dict[Key, list[Traits]] = {}
+    for key, traits in zip(keys, own, strict=True):
+        groups.setdefault(key, []).append(traits)
     shared = {
         key: {
             "group_size": float(len(members)),
@@ -73,10 +76,11 @@ def all_traits(traces: Sequence[Trace]) -> list[Traits]:
         }
         for key, members in groups.items()
     }
-    return [{**traits, **shared[group_of(trace)]} for trace, traits in zip(traces, own, strict=True)]
+    return [{**traits, **shared[key]} for key, traits in zip(keys, own, strict=True)]
 
 
 def group_of(trace: Trace) -> tuple[int, str]:
+    """The group of a trace among those of one file; other files have groups of these names too."""
     return trace.step, trace.uid
 
 

@@ -37,11 +37,13 @@ class Entry(NamedTuple):
 
 @dataclass(slots=True)
 class Candidate:
-    """A group: its lowest credit, the range of its rewards, and the places of the traces that may be shown."""
+    """A group: its lowest credit, the range of its rewards, and the places of the traces that may be shown; ``order`` is the
+    place that was asked for."""
 
     step: int
     uid: str
     priority: bytes
+    order: int = 0
     size: int = 0
     lowest_credit: float = 0.0
     least: float = math.inf
@@ -60,9 +62,9 @@ class Candidate:
             self.entries = pick(self.entries, KEPT)
 
     @property
-    def rank(self) -> tuple[float, bool, bytes]:
-        """Worst segment first; without credit, groups with right and wrong traces first."""
-        return self.lowest_credit, not self.least < self.most, self.priority
+    def rank(self) -> tuple[int, float, bool, bytes]:
+        """As asked for, then worst segment first; without credit, groups with right and wrong traces first."""
+        return self.order, self.lowest_credit, not self.least < self.most, self.priority
 
 
 class Choice:
@@ -71,22 +73,24 @@ class Choice:
     A group is the traces of one step and uid in one file, wherever they stand in it. Groups are drawn at random by
     the smallest keyed hashes of their names: each group is as likely as any other, and no group need be known
     before its first trace. Memory: some 200 bytes per trace of the file that is being read, then a bounded number.
+    With ``most``, at most so many traces of each group, and none is drawn at random: the order is asked for.
     """
 
-    def __init__(self, max_traces: int, max_bytes: int, seed: int) -> None:
+    def __init__(self, max_traces: int, max_bytes: int, seed: int, most: int | None = None) -> None:
         self.num_groups = 0
+        self._most = most
         self._max_traces, self._max_bytes = max_traces, max_bytes
         self._seed = seed
         self._here: dict[tuple[int, str], Candidate] = {}
         self._worst: list[Candidate] = []
         self._random: list[Candidate] = []
 
-    def add(self, trace: Trace, place: Place, size: int) -> None:
+    def add(self, trace: Trace, place: Place, size: int, order: int = 0) -> None:
         key = (trace.step, trace.uid)
         candidate = self._here.get(key)
         if candidate is None:
             name = f"{self._seed} {place.file} {trace.step} {trace.uid}".encode("utf-8", "surrogatepass")
-            candidate = Candidate(*key, hashlib.blake2b(name, digest_size=8).digest())
+            candidate = Candidate(*key, hashlib.blake2b(name, digest_size=8).digest(), order)
             self._here[key] = candidate
         text = hash(tuple(segment.text for segment in trace.segments))
         candidate.add(Entry(trace.lowest_credit, trace.reward, place, size, text))
@@ -102,10 +106,11 @@ class Choice:
     def chosen(self) -> list[tuple[Candidate, list[Entry]]]:
         """Groups with the traces to show of each, worst first, within both bounds; a trace that is too long for
         what is left gives way to the next."""
-        most = min(KEPT, max(FEWEST, self._max_traces // max(1, self.num_groups)))
+        most = self._most or min(KEPT, max(FEWEST, self._max_traces // max(1, self.num_groups)))
+        passes = ((self._random, RANDOM_SHARE if self._most is None else 0.0), (self._worst, 1.0))
         taken: dict[int, tuple[Candidate, list[Entry]]] = {}
         traces, size = 0, 0
-        for groups, share in ((self._random, RANDOM_SHARE), (self._worst, 1.0)):
+        for groups, share in passes:
             for group in groups:
                 left = int(share * self._max_traces) - traces, int(share * self._max_bytes) - size
                 entries = _fitting(pick(group.entries, most), *left)

@@ -12,6 +12,7 @@ from rredcot_plugin.report.options import read_options
 from rredcot_plugin.report.read_corpus import (
     MAX_BYTES,
     MAX_TRACES,
+    PER_PROMPT,
     Show,
     Steps,
     find_files,
@@ -22,8 +23,6 @@ from rredcot_plugin.report.select import Group
 from rredcot_plugin.report.traces import Trace
 
 MOST_RUNS = 4
-PER_PROMPT = 3
-"""Traces shown of a prompt and a run."""
 
 Prompts = dict[bytes, dict[int, tuple[float, int]]]
 """Digest of a prompt -> step -> sum of known rewards, and how many."""
@@ -83,14 +82,14 @@ def compare_runs(
     chosen = _choose(found, shared, max(1, max_traces // (PER_PROMPT * len(runs))))
     read = []
     for i, (label, path) in enumerate(runs.items()):
-        wanted = {(at[i], digest) for digest, at in chosen}
+        places = {(at[i], digest): place for place, (digest, at) in enumerate(chosen)}
 
-        def is_wanted(trace: Trace, wanted: set[tuple[int, bytes]] = wanted) -> bool:
-            return (trace.step, _digest(trace.prompt)) in wanted
+        def order(trace: Trace, places: Mapping[tuple[int, bytes], int] = places) -> int | None:
+            return places.get((trace.step, _digest(trace.prompt)))
 
         corpus = read_corpus(
             [path], max_traces=max_traces // len(runs), max_bytes=max_bytes // len(runs), seed=seed, steps=steps,
-            show=show, is_wanted=is_wanted,
+            show=show, order=order,
         )  # fmt: skip
         read.append(Run(label, corpus, read_options(path)))
     _check_shared(read, shared)
@@ -127,9 +126,9 @@ def _pairs(runs: Sequence[Run], chosen: Sequence[tuple[bytes, tuple[int, ...]]])
     by_key = [{(group.step, _digest(group.prompt)): group for group in run.corpus.groups} for run in runs]
     for digest, at in chosen:
         groups = [known.get((step, digest)) for known, step in zip(by_key, at, strict=True)]
-        whole = [Group(g.step, g.prompt, g.ground_truth, g.traces[:PER_PROMPT], g.size) for g in groups if g]
-        if len(whole) == len(runs):
-            yield tuple(whole)
+        found = tuple(group for group in groups if group is not None)
+        if len(found) == len(runs):
+            yield found
 
 
 def _check_shared(runs: Sequence[Run], shared: set[bytes]) -> None:

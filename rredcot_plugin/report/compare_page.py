@@ -132,6 +132,11 @@ def metric_of_runs(runs: Sequence[Run], title: str, how: str, number: Callable[[
 
 
 def _traces(comparison: Comparison) -> tuple[str, str]:
+    if not comparison.pairs and comparison.shared:
+        return (
+            f"None of the {comparison.shared:,} shared prompts fits into --max-traces and --max-mb; raise them.",
+            "",
+        )
     if not comparison.pairs:
         return "The runs have no prompt in common, so no traces can stand beside each other.", ""
     groups = [_merged(pair) for pair in comparison.pairs]

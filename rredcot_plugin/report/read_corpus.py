@@ -29,6 +29,12 @@ PROBLEMS_KEPT = 20
 LONGEST_REASON = 300
 SHOW_EVERY = 2**20
 
+PER_PROMPT = 3
+"""Traces shown of a group whose place was asked for."""
+
+Order = Callable[[Trace], int | None]
+"""The place of a trace's group among those to show; None if it is none of them."""
+
 Show = Callable[[int, int], None]
 """Called with the bytes read so far and all bytes there are."""
 
@@ -59,13 +65,13 @@ def read_corpus(
     seed: int = 0,
     steps: Steps = (),
     show: Show = lambda done, total: None,
-    is_wanted: Callable[[Trace], bool] = lambda trace: True,
+    order: Order | None = None,
 ) -> Corpus:
     """Numbers over all traces of files, or of the ``*.jsonl`` of folders, and the traces to show.
 
     Shown are at most ``max_traces`` traces, of lines of ``max_bytes`` together: the groups with the worst segments,
-    and for up to a quarter of that groups drawn at random with ``seed``; of traces that are not ``is_wanted`` none.
-    Broken lines are left out and told.
+    and for up to a quarter of that groups drawn at random with ``seed``. With an ``order``, it is the groups that have a
+    place in it, by their places, ``PER_PROMPT`` traces of each. Broken lines are left out and told.
 
     Raises:
         ValueError: no such file, a folder without files, a file of which no line can be read (in a folder: none of
@@ -73,7 +79,8 @@ def read_corpus(
         OSError: a file that may not be opened.
     """
     paths = list(paths)
-    reading = _Reading(find_files(paths), Choice(max_traces, max_bytes, seed), steps, is_wanted)
+    choice = Choice(max_traces, max_bytes, seed, None if order is None else PER_PROMPT)
+    reading = _Reading(find_files(paths), choice, steps, order or (lambda trace: 0))
     reading.read(show)
     groups = [reading.group(candidate, entries) for candidate, entries in reading.choice.chosen()]
     numbers = reading.statistics
@@ -150,16 +157,14 @@ def read_traces(files: Sequence[File], steps: Steps = ()) -> Iterator[Trace]:
 class _Reading:
     """One pass over the files, and what came of it."""
 
-    def __init__(
-        self, files: Sequence[File], choice: Choice, steps: Steps, is_wanted: Callable[[Trace], bool]
-    ) -> None:
+    def __init__(self, files: Sequence[File], choice: Choice, steps: Steps, order: Order) -> None:
         self.files = files
         self.choice = choice
         self.statistics = Statistics()
         self.problems: list[Problem] = []
         self.num_problems = 0
         self._steps = steps
-        self._is_wanted = is_wanted
+        self._order = order
 
     def read(self, show: Show) -> None:
         total = sum(file.path.stat().st_size for file in self.files)
@@ -222,8 +227,9 @@ class _Reading:
             readable += 1
             if is_in(trace.step, self._steps):
                 self.statistics.add(trace)
-                if self._is_wanted(trace):
-                    self.choice.add(trace, line.place, len(line.content))
+                place = self._order(trace)
+                if place is not None:
+                    self.choice.add(trace, line.place, len(line.content), place)
         self.choice.end_file()
         return readable
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from rredcot_plugin.commands.app import app
 from rredcot_plugin.offline.conditions import PRESETS, read_condition, select
-from rredcot_plugin.offline.trace_stats import TRAITS, all_traits
+from rredcot_plugin.offline.trace_stats import TRAITS, all_traits, group_of
 from rredcot_plugin.report.traces import read_dumps
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -104,11 +104,11 @@ def test_calibrated_values_of_lost_traces_are_high_enough(tmp_path: Path) -> Non
     path = tmp_path / "s.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lost))
     condition = read_condition("high-value-then-lost")
-    assert select(read_dumps(path), [condition]).kept == [True, False, False]
+    assert select(read_dumps(path), [0, 0, 0], [condition]).kept == [True, False, False]
 
 
 def test_numbers_of_a_trace(scored: Path) -> None:
-    traits = all_traits(read_dumps(scored))
+    traits = all_traits(traces := read_dumps(scored), list(map(group_of, traces)))
     assert all(own.keys() == TRAITS.keys() for own in traits)
     expected = {
         "reward": 0.0, "first": 0.5, "last": 0.2, "peak": 0.9, "low": 0.2, "mean_value": 0.55, "drop": 0.9,
@@ -123,7 +123,7 @@ def test_numbers_of_a_trace(scored: Path) -> None:
 def test_a_trace_with_an_unknown_number_is_never_kept(scored: Path, text: str) -> None:
     traces = read_dumps(scored)
     for invert in (False, True):
-        selection = select(traces, [read_condition(text)], invert)
+        selection = select(traces, list(map(group_of, traces)), [read_condition(text)], invert)
         assert not selection.kept[-1]
         assert selection.unknown == 1
 
@@ -132,7 +132,7 @@ def test_a_trace_with_an_unknown_number_is_never_kept(scored: Path, text: str) -
 def test_a_quotient_by_zero_is_unknown(scored: Path, text: str) -> None:
     traces = read_dumps(scored)
     for invert in (False, True):
-        kept_ones = select(traces, [read_condition(text)], invert).kept
+        kept_ones = select(traces, list(map(group_of, traces)), [read_condition(text)], invert).kept
         assert not any(kept for kept, trace in zip(kept_ones, traces, strict=True) if trace.reward == 0)
 
 
@@ -269,7 +269,7 @@ def test_half_a_surrogate_pair_is_no_text(scored: Path) -> None:
 def test_folders_of_dumps_are_read_and_unreadable_ones_named(scored: Path, tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     assert run(scored.parent, "--where", "peak > 0").exit_code == 0
-    for path, told in ((tmp_path / "none", "no scored rollouts here"), (tmp_path / "x.jsonl", "no such file")):
+    for path, told in ((tmp_path / "none", "no rollouts here"), (tmp_path / "x.jsonl", "no such file")):
         result = run(path, "--where", "peak > 0")
         assert result.exit_code == 1
         assert told in result.stderr

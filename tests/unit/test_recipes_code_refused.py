@@ -33,6 +33,7 @@ def test_the_sample_is_sound(prepare_data: ModuleType) -> None:
         (['{"body": "a", "cases": "1"}'], (), "there are body, cases"),
         (['{"text": "a", "test": "1"}'], ("--tests-column", "cases"), "line 1: no column 'cases'"),
         (['{"text": "a", '], (), "line 1: not JSON"),
+        (['{"text": {"en": "a"}, "test": "1"}'], (), "line 1, column 'text': expected a text, or one message"),
         (['{"text": "a", "test": "assert f(1)"}'], (), "--val-size 4: leaves nothing"),
     ],
 )

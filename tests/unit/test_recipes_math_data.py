@@ -133,6 +133,26 @@ def write_jsonl(folder: Path, *lines: str) -> Path:
     return path
 
 
+def test_a_question_that_is_one_message_and_an_answer_in_a_list(tmp_path: Path) -> None:
+    """As verl's own files and sets of competitions have them."""
+    rows = [
+        {"prompt": [{"role": "user", "content": f"What is {i} + {i}?"}], "answer": [str(2 * i)]} for i in range(20)
+    ]
+    pd.DataFrame(rows).to_parquet(tmp_path / "verl.parquet")
+    assert prepare(tmp_path / "verl.parquet", tmp_path / "out") == 0
+    found = pd.read_parquet(tmp_path / "out/train.parquet")
+    assert {info["question"] for info in found["extra_info"]} <= {f"What is {i} + {i}?" for i in range(20)}
+    assert {one["ground_truth"] for one in found["reward_model"]} <= {str(2 * i) for i in range(20)}
+
+
+def test_a_ground_truth_that_no_answer_can_equal_is_dropped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"problem": f"p{i}", "answer": str(i)} for i in range(20)] + [{"problem": "long", "answer": "1" * 301}]
+    assert prepare(write_jsonl(tmp_path, *map(json.dumps, rows)), tmp_path / "out") == 0
+    assert "answer that math-verify cannot read: 1" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("lines", "more", "message"),
     [
@@ -140,6 +160,16 @@ def write_jsonl(folder: Path, *lines: str) -> Path:
         (['{"text": "a", "answer": "1"}'], (), "line 1: none of the columns question, problem"),
         (['{"problem": "a", "answer": "1"}'], ("--answer-column", "label"), "line 1: no column 'label'"),
         (['{"problem": "a", '], (), "line 1: not JSON"),
+        (
+            ['{"problem": "a", "answer": ["1", "2"]}'],
+            (),
+            "line 1, column 'answer': expected a text, or one message",
+        ),
+        (
+            ['{"prompt": [{"role": "system", "content": "s"}, {"role": "user", "content": "q"}], "answer": "1"}'],
+            (),
+            "line 1, column 'prompt': expected a text, or one message of the user, got 2 entries",
+        ),
         (["[1]"], (), "line 1: got list, expected an object"),
         (['{"problem": "a", "answer": "1"}'], (), "--val-size 8: leaves nothing"),
     ],

@@ -45,6 +45,14 @@ def test_a_step_that_no_report_reads_is_a_broken_line(tmp_path: Path, step: Any)
     assert "line 3: left out: step: expected an integer from 0" in result.stderr
 
 
+def test_an_integer_step_may_be_written_as_a_float(tmp_path: Path) -> None:
+    """As pandas writes a column with gaps."""
+    rows = [{**row, "step": 3.0} for row in plain_rows()]
+    result = score(write(tmp_path / "r.jsonl", rows), "-o", str(tmp_path / "o.jsonl"), *RAW)
+    assert result.exit_code == 0, result.output
+    assert {record["step"] for record in records(tmp_path / "o.jsonl")} == {3}
+
+
 def test_earlier_outputs_of_a_session_are_told(tmp_path: Path) -> None:
     rows = [
         {"input": "1 + 1 =", "output": f"{i} + 1\n#### {i}", "score": i, "uid": f"u_{i // 2}_{i % 2}"}
