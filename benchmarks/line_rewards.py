@@ -8,6 +8,8 @@ it stands on the lines that earned it, in the others at the end.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from learn.curves import Curves, accuracy_at, reach
 from learn.statistics import paired_difference
 from learn.summary import shown
@@ -19,6 +21,7 @@ from shapes import (
     Study,
     cell_of,
     default_minus,
+    difference,
     family_table,
     finals,
     found_curves,
@@ -51,6 +54,8 @@ AGAIN = Study(
     ("ranks",), {GROUPS: "learning_lm_ranks_again_4", ALONE: "learning_lm_ranks_again"}, (GROUPS,), SYSTEMS
 )
 """Other seeds, on the language model as another processor warms it up: the last bits of its weights differ."""
+MORE = Study(("ranks",), {GROUPS: "learning_lm_ranks_more_4"}, (GROUPS,), SYSTEMS)
+"""And as a third one does."""
 FASTER = Study(
     ("ranks",), {GROUPS: "learning_lm_ranks_faster_4", ALONE: "learning_lm_ranks_faster_1"}, (), SYSTEMS
 )
@@ -119,15 +124,11 @@ def continuations(found: Found) -> str:
     return f"MC-GRPO and the default end at {ends}, minus it {gap}; {'; '.join(uses)}"
 
 
-def groups(found: Found) -> str:
-    """A line per system but GRPO in groups of four on the language model: its final reward, and that minus GRPO's there."""
-    base = found[GROUPS, GRPO]["ranks"]
-    return "\n".join(
-        f"{SYSTEMS[system]}: {own['ranks'].final('accuracy').mean():.2f}, minus GRPO's "
-        f"{shown(paired_difference(finals(own['ranks']), finals(base)), 3)}"
-        for (shape, system), own in found.items()
-        if shape == GROUPS and system != GRPO
-    )
+def groups(parts: Sequence[Found]) -> str:
+    """A line per system but GRPO in groups of four on the language model: its final reward minus GRPO's there, over all parts."""
+    systems = [system for shape, system in parts[0] if shape == GROUPS and system != GRPO]
+    gaps = {system: difference(parts, "ranks", (GROUPS, system), (GROUPS, GRPO)) for system in systems}
+    return "\n".join(f"{SYSTEMS[system]}: minus GRPO's {shown(gap, 3)}" for system, gap in gaps.items())
 
 
 def main() -> None:
@@ -141,7 +142,7 @@ def main() -> None:
     for (shape, system), own in found_curves(FASTER).items():
         last = own["ranks"].final("accuracy").tolist()
         print(f"at twice the rate {shape} {system}: {', '.join(f'{reward:.2f}' for reward in last)}")
-    print(f"\nin groups of four, other seeds:\n{groups(parts[1])}")
+    print(f"\nin groups of four, other seeds:\n{groups([parts[1], found_curves(MORE)])}")
     for name, other in (("one baseline per trace", ONE_BASELINE), ("GRPO in groups of four", (GROUPS, GRPO))):
         gaps = [shown(default_minus(some, "ranks", other), 3) for some in (parts[1:], parts)]
         print(f"the default minus {name}, other seeds: {gaps[0]}, all: {gaps[1]}")

@@ -71,6 +71,8 @@ TOTALS_AGAIN = Study(
     ("totals",), {"4 × 4": "learning_lm_totals_again_4", "16 × 1": "learning_lm_totals_again"}, ("4 × 4",)
 )
 """Other seeds, on the language model as another processor warms it up: the last bits of its weights differ."""
+TOTALS_MORE = Study(("totals",), {"4 × 4": "learning_lm_totals_more_4"}, ("4 × 4",))
+"""And as a third one does."""
 
 LARGE = Study(
     ("habits", "chains", "shares"), {"8 × 8": "learning_large", "64 × 1": "learning_large_1"}, ("8 × 8", "64 × 1")
@@ -163,9 +165,15 @@ def gains(study: Study, found: Found, base: str) -> str:
 def default_minus(parts: Sequence[Found], family: str, other: tuple[str, str]) -> Interval:
     """Final reward of the default with 16 × 1 and the reward at the end minus that of another shape and system, over the seeds
     of all ``parts``; the two runs of a seed began with one model."""
+    return difference(parts, family, (ALONE, "rredcot"), other)
+
+
+def difference(parts: Sequence[Found], family: str, own: tuple[str, str], other: tuple[str, str]) -> Interval:
+    """Final reward of one shape and system minus that of another, over the seeds of all ``parts`` that have both."""
+    parts = [found for found in parts if own in found and other in found]
     ours, theirs = (
         {seed: last for found in parts for seed, last in finals(found[key][family]).items()}
-        for key in ((ALONE, "rredcot"), other)
+        for key in (own, other)
     )
     return paired_difference(ours, theirs)
 
@@ -175,11 +183,16 @@ def finals(curves: Curves, measure: str = "accuracy") -> dict[int, float]:
 
 
 def main() -> None:
-    for study in (TINY, SHARES, LARGE, LANGUAGE_MODEL, TOTALS, TOTALS_AGAIN):
+    for study in (TINY, SHARES, LARGE, LANGUAGE_MODEL, TOTALS, TOTALS_AGAIN, TOTALS_MORE):
         found = found_curves(study)
         print(table(study, found), *(gains(study, found, base) for base in study.bases), sep="\n\n", end="\n\n")
     gap = default_minus([found_curves(TOTALS_AGAIN)], "totals", ONE_BASELINE)
     print(f"the language model on totals, the default minus one baseline per trace: {shown(gap, 3)}")
+    parts = [found_curves(study) for study in (TOTALS_AGAIN, TOTALS_MORE)]
+    gap = difference(parts, "totals", ("4 × 4", "otb_leave_one_out"), ("4 × 4", GRPO))
+    print(
+        f"optimal token baseline without the own reward minus GRPO, in groups of four, five seeds: {shown(gap, 3)}"
+    )
 
 
 if __name__ == "__main__":

@@ -111,6 +111,12 @@ COMMANDS = {
         for family, systems in (("ranks", "grpo rloo otb_leave_one_out"), ("totals", "grpo otb_leave_one_out"))
     },
     **{
+        f"learning_lm_{family}_more_4": f"python benchmarks/learning.py --batch lm --matmul bfloat16 --families {family} "
+        f"--steps 50 --eval-every 10 --prompts 4 --group 4 --systems {systems} --rates 2e-5 --tuning-seeds --seeds 8 9 "
+        f"--output benchmarks/results/learning_lm_{family}_more_4.json"
+        for family, systems in (("ranks", "grpo rloo otb_leave_one_out"), ("totals", "grpo otb_leave_one_out"))
+    },
+    **{
         f"learning_lm_ranks_faster_{group}": "python benchmarks/learning.py --batch lm --matmul bfloat16 --families ranks "
         f"--steps 50 --eval-every 10 --prompts {16 // group} --group {group} --systems {systems} --rates 4e-5 --tuning-seeds "
         f"--seeds 5 --output benchmarks/results/learning_lm_ranks_faster_{group}.json"

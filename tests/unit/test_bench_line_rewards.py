@@ -23,7 +23,6 @@ from learn.batch import first_actor, rollouts
 from learn.credit import Crediter
 from learn.line_rewards import on_lines
 from learn.runs import Sizes
-from learn.statistics import paired_difference
 from learn.summary import shown
 
 from tests.unit.learning_cases import system
@@ -110,7 +109,7 @@ def test_more_seeds_on_another_draw_of_the_model_are_told() -> None:
 
 
 def test_the_page_says_what_groups_of_four_give_on_other_seeds() -> None:
-    """RLOO and leave-one-out OTB against GRPO; and the default above GRPO, on these seeds and on all."""
+    """RLOO and leave-one-out OTB against GRPO, with two seeds more; and the default above GRPO, on all seeds."""
     parts = [shapes.found_curves(study) for study in (line_rewards.LANGUAGE_MODEL, line_rewards.AGAIN)]
     groups = {key[1]: own["ranks"] for key, own in parts[1].items() if key[0] == line_rewards.GROUPS}
     assert set(groups) == {"grpo", "rloo", "otb_leave_one_out"}
@@ -122,11 +121,14 @@ def test_the_page_says_what_groups_of_four_give_on_other_seeds() -> None:
         for name in ("docs/evidence/language-model.md", "README.md")
     )
     told = page.partition("(../../benchmarks/results/learning_lm_ranks_again_4.json)")[2].partition("\n\n")[0]
-    base = shapes.finals(groups["grpo"])
+    more = shapes.found_curves(line_rewards.MORE)
+    assert {key[1] for key in more} == set(groups)
+    assert all(own["ranks"].seeds.tolist() == [8, 9] and own["ranks"].weights != weights for own in more.values())
     for estimator in ("rloo", "otb_leave_one_out"):
-        assert shown(paired_difference(shapes.finals(groups[estimator]), base), 3) in told, estimator
-    above = [shown(shapes.default_minus(some, "ranks", ("4 × 4", "grpo")), 3) for some in (parts[1:], parts)]
-    assert all(gap in told for gap in above) and above[1] in readme
+        pair = ("4 × 4", estimator), ("4 × 4", "grpo")
+        assert shown(shapes.difference([parts[1], more], "ranks", *pair), 3) in told, estimator
+    above = shown(shapes.default_minus(parts, "ranks", ("4 × 4", "grpo")), 3)
+    assert above in told and above in readme
 
 
 def test_the_page_says_what_continuations_give_and_cost_on_the_language_model() -> None:

@@ -86,10 +86,15 @@ def test_the_page_says_what_other_seeds_of_sums_end_above_grpo_in_groups() -> No
     base = found["4 × 4", "grpo"]["totals"]
     page = (ROOT / "docs" / "evidence" / "language-model.md").read_text("utf-8").replace("−", "-")
     told = page.partition("(../../benchmarks/results/learning_lm_totals_again_4.json)")
-    for key, text in ((("16 × 1", "rredcot"), told[0]), (("4 × 4", "otb_leave_one_out"), told[2])):
+    otb, grpo = ("4 × 4", "otb_leave_one_out"), ("4 × 4", "grpo")
+    for key in (("16 × 1", "rredcot"), otb):
         own = found[key]["totals"]
         assert own.seeds.tolist() == base.seeds.tolist() == [5, 6, 7] and own.weights == base.weights
-        assert shown(paired_difference(*map(shapes.finals, (own, base))), 3) in text.replace("**", ""), key
+    default = found["16 × 1", "rredcot"]["totals"]
+    assert shown(paired_difference(*map(shapes.finals, (default, base))), 3) in told[0].replace("**", "")
+    more = shapes.found_curves(shapes.TOTALS_MORE)
+    assert all(more[key]["totals"].seeds.tolist() == [8, 9] for key in (otb, grpo))
+    assert shown(shapes.difference([found, more], "totals", otb, grpo), 3) in told[2].replace("**", "")
     parts = [shapes.found_curves(shapes.TOTALS), found]
     above = shown(shapes.default_minus(parts, "totals", ("4 × 4", "grpo")), 3)
     readme = (ROOT / "README.md").read_text("utf-8").replace("−", "-")
