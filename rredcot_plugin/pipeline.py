@@ -90,15 +90,9 @@ def assign_credit(
     whole = found.given or config.has_critic
     known = known_to_baselines(way, segments.num_segments, config.lam if whole else config.lam_on_the_way)
     evidence = Evidence(rollouts, segments, outcomes, values, found.fit, states.gradient_norm_proxy, *known)
-    baseline = _baseline(config, evidence, given=found.given)
-    of_values = isinstance(baseline, ValueBaseline)
-    # penalties are in values of all that is to come, in GRPO's mean, and what a baseline per token counts itself
-    counted = (
-        is_per_token(baseline) or (whole and of_values) or has_groups_mean(config, segments) or config.lam != 1.0
-    )
-    evidence, to_come = with_penalties(evidence, torch.zeros_like(penalties) if counted else penalties)
-    baselines = _baselines(baseline, evidence)
+    baseline, evidence, baselines, to_come = _measuring(config, evidence, penalties, found.given, whole)
     deltas, of_shapers = shape(config.build_shapers(), values, segments, outcomes, rollouts.group_ids)
+    of_values = isinstance(baseline, ValueBaseline)
     paid, in_values, in_baselines = terms(way, values, segments.num_segments, whole=whole, of_values=of_values)
     gae = _gae(config, (segments, coarse), outcomes.finite, deltas + penalties, paid, whole=whole)
     deltas, values = deltas + penalties + paid, values + in_values
@@ -108,9 +102,8 @@ def assign_credit(
         config, evidence, earned, baseline, baselines, deltas, rest - to_come
     )
     baselines = baselines + in_baselines + to_come
-    report |= found.fit.remember()
+    report |= found.fit.remember() | of_shapers
     advantages, returns = _finished(config, segments, tokens, gae + values, found.values, earned)
-    report |= of_shapers
     report |= metric.credit_metrics(segments, values, deltas, rewards, earned.total, per_segment, baselines)
     return Credit(advantages, returns, segments, values, rewards, deltas, report, baselines)
 
@@ -266,6 +259,18 @@ def _grpo(config: RRedCoTConfig, outcomes: Outcomes) -> torch.Tensor:
 
 def _scale(config: RRedCoTConfig) -> str:
     return str(choose_scale(config).value)
+
+
+def _measuring(
+    config: RRedCoTConfig, evidence: Evidence, penalties: torch.Tensor, given: bool, whole: bool
+) -> tuple[Any, Evidence, torch.Tensor, torch.Tensor]:
+    """The baseline, the evidence that it saw, what it returns, and the penalties to come that are to be added to it: not where
+    they are in values of all that is to come, in GRPO's mean, or counted by a baseline per token."""
+    baseline = _baseline(config, evidence, given=given)
+    counted = is_per_token(baseline) or (whole and isinstance(baseline, ValueBaseline)) or config.lam != 1.0
+    counted |= has_groups_mean(config, evidence.segments)
+    evidence, to_come = with_penalties(evidence, torch.zeros_like(penalties) if counted else penalties)
+    return baseline, evidence, _baselines(baseline, evidence), to_come
 
 
 def _baseline(config: RRedCoTConfig, evidence: Evidence, *, given: bool) -> Any:

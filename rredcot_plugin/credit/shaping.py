@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,13 +16,11 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from rredcot_plugin.credit.shapers import Shaper
-
 RESIDUAL = "rredcot/credit/shaping_residual/max"
 
 
 def shape(
-    shapers: Sequence[Shaper],
+    shapers: Sequence[Callable[..., Tensor]],
     values: Float[Tensor, "B S"],
     segments: Segments,
     outcomes: Outcomes,

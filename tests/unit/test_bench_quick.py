@@ -33,7 +33,7 @@ from quick_checks.verdicts import (
     slower,
 )
 
-from rredcot_plugin import pipeline
+from rredcot_plugin.credit import shaping
 
 COMMITTED = Committed(quick.RESULTS)
 NAN = float("nan")
@@ -185,14 +185,14 @@ def test_the_enumerated_gradient_comes_out_again_and_a_wrong_sign_shows(monkeypa
     monkeypatch.setattr(exactness, "POLICIES", 1)
     found = exactness.check_gradient(COMMITTED)
     assert verdicts(found) == {SAME} and by_name(found, "cosine").source.startswith("tabular_gradient.json")
-    right = pipeline.redistribute
+    right = shaping.redistribute
 
     def wrong(values: torch.Tensor, outcome: torch.Tensor, num_segments: torch.Tensor) -> torch.Tensor:
         deltas = right(values, outcome, num_segments).clone()
         deltas[:, 1:2] *= -1
         return deltas
 
-    monkeypatch.setattr(pipeline, "redistribute", wrong)
+    monkeypatch.setattr(shaping, "redistribute", wrong)
     found = exactness.check_gradient(COMMITTED)
     assert verdicts(found) == {WRONG}
     assert "largest: " in by_name(found, "bias at").note

@@ -15,7 +15,7 @@ import torch
 from verl.trainer.ppo import core_algos
 
 import rredcot_plugin as rr
-from rredcot_plugin import pipeline
+from rredcot_plugin.credit import shaping
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -122,7 +122,7 @@ def bias_of(prompt: Prompt, name: str) -> float:
 
 
 def test_a_planted_bug_shows_in_the_bias(prompt: Prompt, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = pipeline.redistribute
+    right = shaping.redistribute
 
     def wrong(values: torch.Tensor, outcome: torch.Tensor, num_segments: torch.Tensor) -> torch.Tensor:
         deltas = right(values, outcome, num_segments).clone()
@@ -131,7 +131,7 @@ def test_a_planted_bug_shows_in_the_bias(prompt: Prompt, monkeypatch: pytest.Mon
 
     names = ("exact_lam_0", "exact_lam_1", "pearson_0.7_lam_1", "support_early_lam_1")
     assert all(bias_of(prompt, name) < EXACT for name in names)
-    monkeypatch.setattr(pipeline, "redistribute", wrong)
+    monkeypatch.setattr(shaping, "redistribute", wrong)
     assert all(bias_of(prompt, name) > 0.05 for name in names)
 
 

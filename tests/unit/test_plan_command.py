@@ -181,9 +181,9 @@ def test_what_does_not_fit_is_said() -> None:
 @pytest.mark.parametrize(
     ("options", "parts"),
     [
-        (["--gpus", "0"], ("gpus=0", "positive integers")),
+        (["--gpus", "0"], ("gpus=0", "a positive integer")),
         (["--gpu", "H1000"], ("gpu=H1000", "A100-80", "--tflops", "H100")),
-        (["--tflops", "-3"], ("tflops=-3", "numbers")),
+        (["--tflops", "-3"], ("tflops=-3", "a number")),
         (["--mfu", "1.5"], ("mfu=1.5", "to 1")),
         (["--mfu", "nan"], ("mfu=nan",)),
         (["--backend", "cache"], ("backend=cache", "'cached'")),

@@ -116,7 +116,7 @@ def test_segment_geometry() -> None:
         ({"calibrate_window": "all"}, "calibrate_window='all'.* or 'auto'"),
         ({"calibrate_window": True}, "calibrate_window=True"),
         ({"leave_one_out": "no"}, "expected true or false"),
-        ({"max_probe_tokens": 0}, "positive integers"),
+        ({"max_probe_tokens": 0}, "a positive integer"),
         ({"segmenter": "fixed", "segmenter_kwargs": {"tokns": 3}}, "tokns"),
         ({"segmenter": "fixed", "segmenter_kwargs": {"tokens": 0}}, "tokens=0"),
         ({"segmenter": "hybrid", "segmenter_kwargs": {"quantile": 2}}, "quantile=2"),
