@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from rredcot_plugin.dry_run.errors import RecipeError
 
-SEQUENCE_PARALLEL = ("fsdp_config.ulysses_sequence_parallel_size", "ulysses_sequence_parallel_size")
+ULYSSES = "ulysses_sequence_parallel_size"
+SEQUENCE_PARALLEL = (f"fsdp_config.{ULYSSES}", ULYSSES)
 """Keys of the actor: what the engine reads, and what verl still accepts in its place."""
 
 
@@ -74,7 +73,8 @@ def _ranks_a_copy(config: Any) -> int:
 
 
 def _sequence_parallel(actor: Any) -> int:
-    return max(OmegaConf.select(actor, key) or 1 for key in SEQUENCE_PARALLEL)
+    engine = actor.get("fsdp_config") or {}
+    return max(engine.get(ULYSSES) or 1, actor.get(ULYSSES) or 1)
 
 
 def _divides(name: str, number: int, divisor_name: str, divisor: int) -> None:
