@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from rredcot_plugin.credit.redistribution import mean_per_segment, sum_per_segment
+from rredcot_plugin.credit.turn_rewards import expected_of_others
+from rredcot_plugin.groups import group_index
 from rredcot_plugin.integrations import openrlhf_cpu
 from rredcot_plugin.integrations.openrlhf import OPTIONS
 from rredcot_plugin.integrations.openrlhf.arguments import STANDS_FOR
@@ -131,18 +133,23 @@ def test_order_and_batches_do_not_matter(host: Any, tokenizer: Any, monkeypatch:
 
 
 def test_the_kl_penalty_stays_in_its_segment(host: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At λ = 1, with values that do not change, a segment's advantage differs from the next one's by its own penalty."""
+    """At λ = 1, with values that do not change, a segment's advantage differs from the next one's by its own penalty, less what
+    was expected of it."""
     options = {**WHOLE, "segmenter": "fixed", "segmenter_kwargs": {"tokens": 4}, "scale": "none"}
     maker, batch = ours(host, tokenizer, monkeypatch, options, 0.1), experiences(host, kl=1.0)
     maker.step = step = maker.crediter.plan(batch)
     given = [own.kl for own in batch]
     maker.compute_advantages_and_returns(batch)
     advantages = response_numbers([own.advantages for own in batch], step.places)
-    penalties = sum_per_segment(-0.1 * response_numbers(given, step.places), step.levels[-1])
-    own = mean_per_segment(advantages, step.levels[-1])
-    both = step.levels[-1].exists[:, 1:]
+    segments, rollouts = step.levels[-1], step.rows.rollouts
+    penalties = sum_per_segment(-0.1 * response_numbers(given, step.places), segments)
+    group, everyone = group_index(rollouts.group_ids), torch.ones(len(penalties), dtype=torch.bool)
+    to_come = expected_of_others(penalties, segments, rollouts.response_mask, group, valid=everyone)
+    own = mean_per_segment(advantages, segments)
+    both = segments.exists[:, 1:]
     assert int(both.sum()) > 20
-    torch.testing.assert_close((own[:, :-1] - own[:, 1:])[both], penalties[:, :-1][both], rtol=0, atol=1e-5)
+    beyond = penalties[:, :-1] - (to_come[:, :-1] - to_come[:, 1:])
+    torch.testing.assert_close((own[:, :-1] - own[:, 1:])[both], beyond[both], rtol=0, atol=1e-5)
 
 
 def test_the_fit_goes_into_checkpoints_and_back(
