@@ -74,7 +74,11 @@ def test_what_is_wrong_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
     ("words", "source"),
     [
         (
-            ["--reward.remote_url=", "--algo.rredcot.value_estimator=confidence"],
+            [
+                "--reward.remote_url=",
+                "--algo.rredcot.value_estimator=confidence",
+                "--algo.rredcot.value_kwargs={}",
+            ],
             "--reward.model_name_or_path /rm",
         ),
         (["--reward.remote_url=http://judge:5000/score"], "--reward.remote_url http://judge:5000/score"),
