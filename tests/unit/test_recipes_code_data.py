@@ -188,8 +188,8 @@ def test_a_row_of_mbpp(prepare_data: ModuleType, monkeypatch: pytest.MonkeyPatch
         ("from solution import *\ndef test_a():\n    assert f()", "unusual way"),
         ("from solution import f\nclass TestF:\n    def test_a(self):\n        assert f()", "tests in a class"),
         ("from solution import f\ndef test_a():\n    f()", "without an assert"),
-        ("from solution import", "no Python"),
-        ("(" * 5_000, "no Python"),
+        ("from solution import", "not Python"),
+        ("(" * 5_000, "not Python"),
     ],
 )
 def test_tests_that_cannot_run_here_are_dropped_with_a_reason(
