@@ -33,6 +33,9 @@ SCALES = ("group_std", "none", "batch_std", "whiten")
 
 MAPPING = Free("mapping")
 
+V1_ONLY = ("credit_workers", "credit_timeout_s", "histogram_every")
+"""Keys that verl's trainer over TransferQueue alone reads (``trainer.use_v1=true``)."""
+
 EVERY_TOKEN = {"tokens": 1, "max_segments": 1_000_000, "answer_markers": []}
 ESTIMATOR_DEFAULTS: dict[str, dict[str, Any]] = {
     "rredcot": {},

@@ -105,15 +105,10 @@ COMMANDS = {
         for family, systems in (("ranks", "rredcot mc_grpo"), ("totals", "rredcot"))
     },
     **{
-        f"learning_lm_{family}_again_4": f"python benchmarks/learning.py --batch lm --matmul bfloat16 --families {family} "
-        f"--steps 50 --eval-every 10 --prompts 4 --group 4 --systems {systems} --rates 2e-5 --tuning-seeds --seeds 5 6 7 "
-        f"--output benchmarks/results/learning_lm_{family}_again_4.json"
-        for family, systems in (("ranks", "grpo rloo otb_leave_one_out"), ("totals", "grpo otb_leave_one_out"))
-    },
-    **{
-        f"learning_lm_{family}_more_4": f"python benchmarks/learning.py --batch lm --matmul bfloat16 --families {family} "
-        f"--steps 50 --eval-every 10 --prompts 4 --group 4 --systems {systems} --rates 2e-5 --tuning-seeds --seeds 8 9 "
-        f"--output benchmarks/results/learning_lm_{family}_more_4.json"
+        f"learning_lm_{family}_{which}_4": f"python benchmarks/learning.py --batch lm --matmul bfloat16 --families {family} "
+        f"--steps 50 --eval-every 10 --prompts 4 --group 4 --systems {systems} --rates 2e-5 --tuning-seeds --seeds {seeds} "
+        f"--output benchmarks/results/learning_lm_{family}_{which}_4.json"
+        for which, seeds in (("again", "5 6 7"), ("more", "8 9"))
         for family, systems in (("ranks", "grpo rloo otb_leave_one_out"), ("totals", "grpo otb_leave_one_out"))
     },
     **{

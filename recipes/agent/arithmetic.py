@@ -15,7 +15,7 @@ MAX_CHARS = 200
 MAX_BITS = 256
 """Of numerator and denominator of every number on the way: neither time nor memory can be spent here."""
 DIGITS = 6
-"""Behind the point, where a result is not an integer."""
+"""Decimal places, where a result is not an integer."""
 
 OPERATIONS: Mapping[type[ast.AST], Callable[..., Fraction]] = {
     ast.Add: operator.add,

@@ -70,13 +70,13 @@ def filter_rollouts(
         raise typer.BadParameter(str(error)) from error
     _check_out(out, rollouts, force)
     try:
-        scored, bad = read_scored(rollouts)
+        scored, groups, bad = read_scored(rollouts)
     except (ValueError, OSError) as error:
         errors.print(Text(str(error)), soft_wrap=True)
         raise typer.Exit(1) from error
-    traces = [trace for (_, trace), _ in scored]
-    selection = select(traces, [group for _, group in scored], conditions, invert)
-    kept = list(compress((line for line, _ in scored), selection.kept))
+    traces = [trace for _, trace in scored]
+    selection = select(traces, groups, conditions, invert)
+    kept = list(compress(scored, selection.kept))
     _preview([trace for _, trace in kept[:preview]], console)
     console.print(counts_table(conditions, selection, invert))
     if out is not None:
@@ -100,8 +100,8 @@ def _check_out(out: Path | None, rollouts: Sequence[Path], force: bool) -> None:
         raise typer.BadParameter(f"out={out}: in the way; use another file, or --force to overwrite it")
 
 
-def read_scored(paths: Sequence[Path]) -> tuple[list[tuple[Scored, Group]], dict[Path, list[BadLine]]]:
-    """Records with their traces and groups, of all files (of a folder: its ``*.jsonl``, and not what stands there scored too),
+def read_scored(paths: Sequence[Path]) -> tuple[list[Scored], list[Group], dict[Path, list[BadLine]]]:
+    """Records with their traces, and the group of each, of all files (of a folder: its ``*.jsonl``, and not what stands there scored too),
     each once, and each file's broken lines. Uids are those of one file: rollouts of another one are another group.
 
     Raises:
@@ -111,16 +111,18 @@ def read_scored(paths: Sequence[Path]) -> tuple[list[tuple[Scored, Group]], dict
     from rredcot_plugin.offline.trace_stats import group_of
     from rredcot_plugin.report.read_corpus import find_files
 
-    scored: list[tuple[Scored, Group]] = []
+    scored: list[Scored] = []
+    groups: list[Group] = []
     bad: dict[Path, list[BadLine]] = {}
     files = find_files(paths)
     for number, file in enumerate(files):
         read = read_lines if file.is_named else sort_lines
         good, bad[file.path] = read(file.path, _parse)
-        scored += [(line, (number, *group_of(line[1]))) for line in good]
+        scored += good
+        groups += [(number, *group_of(trace)) for _, trace in good]
     if not scored:
         read_lines(files[0].path, _parse)  # says why
-    return scored, bad
+    return scored, groups, bad
 
 
 def _parse(_: int, record: Mapping[str, Any]) -> Scored:

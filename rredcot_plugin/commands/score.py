@@ -185,8 +185,9 @@ def summary_table(traces: Sequence[Trace], metrics: dict[str, float]) -> Table:
     table.add_column()
     table.add_column(justify="right")
     table.add_row("rollouts", str(len(traces)))
-    table.add_row("groups", str(len({group_of(trace) for trace in traces})))
-    traits = all_traits(traces, [group_of(trace) for trace in traces])
+    groups = [group_of(trace) for trace in traces]
+    table.add_row("groups", str(len(set(groups))))
+    traits = all_traits(traces, groups)
     for name, title in (
         ("segments", "segments per trace"),
         ("reward", "mean reward"),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from rredcot_plugin.credit.advantages import segment_gae
 from rredcot_plugin.credit.turn_rewards import expected_of_others
 from rredcot_plugin.groups import group_stats
 
@@ -33,7 +34,7 @@ def with_penalties(evidence: Evidence, penalties: Float[Tensor, "B S"]) -> tuple
         penalties, evidence.segments, rollouts.response_mask, stats.index, valid=before.finite
     )
     to_come = torch.where(before.finite[:, None], to_come, 0.0)
-    paid, expected = penalties.flip(1).cumsum(1).flip(1), to_come
+    paid, expected = segment_gae(penalties, evidence.segments.num_segments, 1.0), to_come
     if evidence.paid is not None and evidence.expected is not None:
         paid, expected = paid + evidence.paid, expected + evidence.expected
     outcomes = dataclasses.replace(before, total=before.score, stats=stats)

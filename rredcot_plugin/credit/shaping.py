@@ -35,7 +35,7 @@ def shape(
     notes: dict[str, float] = {}
     deltas = redistribute(values, outcomes.score, segments.num_segments)
     last = (segments.num_segments - 1).clamp(min=0)[:, None]
-    stats = group_stats(outcomes.score, group_ids, outcomes.finite)
+    stats = group_stats(outcomes.score, group_ids, outcomes.finite) if shapers else None
     for shaper in shapers:
         shaped = shaper(deltas, segments, outcomes.score, stats)
         check_shape(f"deltas of shaper {type(shaper).__name__}", shaped, deltas.shape)

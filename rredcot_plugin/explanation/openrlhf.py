@@ -56,10 +56,10 @@ def explain_openrlhf(launch: Launch) -> Explanation:
 
 def _rows(settings: RRedCoTConfig, sources: Mapping[str, str], choices: Mapping[str, Choice]) -> Iterator[Row]:
     """Those of keys that have a meaning here."""
-    from rredcot_plugin.integrations.openrlhf.settings import VERL_ONLY
+    from rredcot_plugin.options import V1_ONLY
 
     for row in rows_of(settings, sources, choices):
-        if row.key not in VERL_ONLY:
+        if row.key not in V1_ONLY:
             own = row.source == "verl"
             yield dataclasses.replace(row, source="OpenRLHF", says="Follows a flag of OpenRLHF's.") if own else row
 

@@ -107,10 +107,10 @@ class Choice:
         """Groups with the traces to show of each, worst first, within both bounds; a trace that is too long for
         what is left gives way to the next."""
         most = self._most or min(KEPT, max(FEWEST, self._max_traces // max(1, self.num_groups)))
-        passes = ((self._random, RANDOM_SHARE if self._most is None else 0.0), (self._worst, 1.0))
+        passes = [(self._random, RANDOM_SHARE)] if self._most is None else []
         taken: dict[int, tuple[Candidate, list[Entry]]] = {}
         traces, size = 0, 0
-        for groups, share in passes:
+        for groups, share in [*passes, (self._worst, 1.0)]:
             for group in groups:
                 left = int(share * self._max_traces) - traces, int(share * self._max_bytes) - size
                 entries = _fitting(pick(group.entries, most), *left)

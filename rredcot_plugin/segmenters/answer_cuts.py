@@ -117,7 +117,7 @@ def _openings(text: str, name: str) -> Iterator[tuple[int, int, str]]:
 
 
 def _end_of_answer(text: str, name: str, body: int, latest: int) -> int:
-    """Where the answer that begins at ``body`` ends; behind the text if not before ``latest``, the end of its turn: looking
+    """Where the answer that begins at ``body`` ends; past the end of the text if not before ``latest``, the end of its turn: looking
     further, from every opening of every turn, would take the square of their number."""
     if name == "think":
         return len(text) + 1

@@ -15,7 +15,7 @@ from rredcot_plugin.integrations.advice import without_log_probs
 from rredcot_plugin.integrations.openrlhf import OPTIONS, SUPPORTED_OPENRLHF
 from rredcot_plugin.integrations.openrlhf.arguments import ESTIMATOR, PPO, PREFIX, RED
 from rredcot_plugin.integrations.openrlhf_cpu import PACKED
-from rredcot_plugin.options import ESTIMATOR_DEFAULTS
+from rredcot_plugin.options import ESTIMATOR_DEFAULTS, V1_ONLY
 from rredcot_plugin.presets import resolve_keys
 from rredcot_plugin.segmenters import CutSegmenter
 from rredcot_plugin.values.base import proposal_limits, scores_read
@@ -27,9 +27,6 @@ BACKENDS = ("auto", "cached", "packed", "batched")
 
 READS = {PPO: "critic", RED: "reward_model"}
 """What an estimator's name promises to read."""
-
-VERL_ONLY = ("credit_workers", "credit_timeout_s", "histogram_every")
-"""Keys without a meaning here."""
 
 
 def is_ours() -> bool:
@@ -85,7 +82,7 @@ def check(estimator: str, options: Mapping[str, Any], settings: RRedCoTConfig) -
             f"{key}: reads {', '.join(sorted(missing))}, which {ESTIMATOR} {estimator} does not provide; use support or "
             f"confidence, or {ESTIMATOR} {PPO} for a critic's values and {RED} for a reward model's"
         )
-    for name in VERL_ONLY:
+    for name in V1_ONLY:
         if name in options:
             raise ValueError(
                 f"{PREFIX}{name}: belongs to verl's trainer and has no meaning in OpenRLHF; leave it out"

@@ -142,9 +142,9 @@ def check_estimator(config: Any, settings: RRedCoTConfig) -> None:
     """What the estimator and the baseline read must be there to be read in this run.
 
     Raises:
-        ValueError: a name in ``reads`` that nobody writes; ``critic`` without one; ``monte_carlo`` with a reward model that shares the
-            trainer's devices, or with tools that cannot be played again; ``attention``, ``gradient``
-            or ``baseline: token`` with an engine whose log-prob pass we do not reach.
+        ValueError: a name in ``reads`` that nobody writes; ``critic`` without one; ``monte_carlo`` with a reward
+            model that shares the trainer's devices, or with tools that cannot be played again; ``attention``,
+            ``gradient`` or ``baseline: token`` with an engine whose log-prob pass we do not reach.
     """
     reads = scores_read(settings.build_value_estimator())
     key = f"algorithm.rredcot.value_estimator={settings.value_estimator}"

@@ -20,6 +20,7 @@ from rredcot_plugin.integrations.verl.settings import (
     switch_on_critic,
     why_not_in_pass,
 )
+from rredcot_plugin.options import V1_ONLY
 from rredcot_plugin.values.base import proposal_limits, scores_read
 
 SECTIONS = (
@@ -46,9 +47,6 @@ COUNTS = {
     "data.max_response_length": 1,
 }
 """Integers of verl's, and the least that each may be."""
-
-V1_ONLY = ("credit_workers", "credit_timeout_s", "histogram_every")
-"""Keys without a meaning with ``trainer.use_v1=false``."""
 
 REPLAYING = ("megatron", "veomni")
 """Strategies with verl's router replay; their engines run no probes in the log-prob pass."""
