@@ -8,8 +8,9 @@ it stands on the lines that earned it, in the others at the end.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import numpy as np
 from learn.curves import Curves, accuracy_at, reach
 from learn.statistics import paired_difference
 from learn.summary import shown
@@ -54,7 +55,7 @@ AGAIN = Study(
     ("ranks",), {GROUPS: "learning_lm_ranks_again_4", ALONE: "learning_lm_ranks_again"}, (GROUPS,), SYSTEMS
 )
 """Other seeds, on the language model as another processor warms it up: the last bits of its weights differ."""
-MORE = Study(("ranks",), {GROUPS: "learning_lm_ranks_more_4"}, (GROUPS,), SYSTEMS)
+MORE = Study(("ranks",), {GROUPS: "learning_lm_ranks_more_4", ALONE: "learning_lm_ranks_more"}, (GROUPS,), SYSTEMS)
 """And as a third one does."""
 FASTER = Study(
     ("ranks",), {GROUPS: "learning_lm_ranks_faster_4", ALONE: "learning_lm_ranks_faster_1"}, (), SYSTEMS
@@ -110,18 +111,22 @@ def _end(own: Curves, base: Curves, measure: str) -> str:
     )
 
 
-def continuations(found: Found) -> str:
+def continuations(parts: Sequence[Found], family: str) -> str:
     """What MC-GRPO's four continuations per boundary give on the language model, against the default of the same seeds: final
-    reward, tokens and seconds of a run, and the reward where it has used up the default's tokens or seconds."""
-    own, default = (found[ALONE, system]["ranks"] for system in ("mc_grpo", "rredcot"))
-    uses = [
-        f"{axis} {own.spent[axis][:, -1].mean() / default.spent[axis][:, -1].mean():.1f} times, reward for as many "
-        f"{accuracy_at(own, default, axis)['value']:.2f}"
-        for axis in ("tokens", "seconds")
-    ]
-    gap = shown(paired_difference(finals(own), finals(default)), 3)
-    ends = " and ".join(f"{curves.final('accuracy').mean():.2f}" for curves in (own, default))
-    return f"MC-GRPO and the default end at {ends}, minus it {gap}; {'; '.join(uses)}"
+    reward over all parts, tokens and seconds of a run, and the reward where it has used up the default's tokens or seconds."""
+    parts = [found for found in parts if (ALONE, "mc_grpo") in found]
+    runs = [[found[ALONE, system][family] for found in parts] for system in ("mc_grpo", "rredcot")]
+
+    def over_runs(value: Callable[[Curves, Curves], float]) -> float:
+        return float(np.average(list(map(value, *runs)), weights=[own.runs for own in runs[0]]))
+
+    def uses(axis: str) -> str:
+        times = over_runs(lambda own, default: own.spent[axis][:, -1].mean() / default.spent[axis][:, -1].mean())
+        as_many = over_runs(lambda own, default: accuracy_at(own, default, axis)["value"])
+        return f"{axis} {times:.1f} times, reward for as many {as_many:.2f}"
+
+    gap = shown(difference(parts, family, (ALONE, "mc_grpo"), (ALONE, "rredcot")), 3)
+    return f"MC-GRPO minus the default on {family}: {gap}; {uses('tokens')}; {uses('seconds')}"
 
 
 def groups(parts: Sequence[Found]) -> str:
@@ -137,12 +142,12 @@ def main() -> None:
     for study in (TRAPS, LANGUAGE_MODEL):
         own = found_curves(study)
         print("", ends(study, own), *([intervals(own)] if study.bases else []), sep="\n")
-    parts = [found_curves(study) for study in (LANGUAGE_MODEL, AGAIN)]
-    print(f"\n{continuations(parts[1])}")
+    parts = [found_curves(study) for study in (LANGUAGE_MODEL, AGAIN, MORE)]
+    print(f"\n{continuations(parts, 'ranks')}")
     for (shape, system), own in found_curves(FASTER).items():
         last = own["ranks"].final("accuracy").tolist()
         print(f"at twice the rate {shape} {system}: {', '.join(f'{reward:.2f}' for reward in last)}")
-    print(f"\nin groups of four, other seeds:\n{groups([parts[1], found_curves(MORE)])}")
+    print(f"\nin groups of four, other seeds:\n{groups(parts[1:])}")
     for name, other in (("one baseline per trace", ONE_BASELINE), ("GRPO in groups of four", (GROUPS, GRPO))):
         gaps = [shown(default_minus(some, "ranks", other), 3) for some in (parts[1:], parts)]
         print(f"the default minus {name}, other seeds: {gaps[0]}, all: {gaps[1]}")

@@ -71,7 +71,9 @@ TOTALS_AGAIN = Study(
     ("totals",), {"4 × 4": "learning_lm_totals_again_4", "16 × 1": "learning_lm_totals_again"}, ("4 × 4",)
 )
 """Other seeds, on the language model as another processor warms it up: the last bits of its weights differ."""
-TOTALS_MORE = Study(("totals",), {"4 × 4": "learning_lm_totals_more_4"}, ("4 × 4",))
+TOTALS_MORE = Study(
+    ("totals",), {"4 × 4": "learning_lm_totals_more_4", "16 × 1": "learning_lm_totals_more"}, ("4 × 4",)
+)
 """And as a third one does."""
 
 LARGE = Study(
@@ -186,13 +188,16 @@ def main() -> None:
     for study in (TINY, SHARES, LARGE, LANGUAGE_MODEL, TOTALS, TOTALS_AGAIN, TOTALS_MORE):
         found = found_curves(study)
         print(table(study, found), *(gains(study, found, base) for base in study.bases), sep="\n\n", end="\n\n")
-    gap = default_minus([found_curves(TOTALS_AGAIN)], "totals", ONE_BASELINE)
-    print(f"the language model on totals, the default minus one baseline per trace: {shown(gap, 3)}")
-    parts = [found_curves(study) for study in (TOTALS_AGAIN, TOTALS_MORE)]
-    gap = difference(parts, "totals", ("4 × 4", "otb_leave_one_out"), ("4 × 4", GRPO))
-    print(
-        f"optimal token baseline without the own reward minus GRPO, in groups of four, five seeds: {shown(gap, 3)}"
-    )
+    parts = [found_curves(study) for study in (TOTALS, TOTALS_AGAIN, TOTALS_MORE)]
+    for name, gap in (
+        ("the default minus one baseline per trace", default_minus(parts, "totals", ONE_BASELINE)),
+        ("the default minus GRPO in groups of four", default_minus(parts, "totals", ("4 × 4", GRPO))),
+        (
+            "optimal token baseline without the own reward minus GRPO, in groups of four",
+            difference(parts, "totals", ("4 × 4", "otb_leave_one_out"), ("4 × 4", GRPO)),
+        ),
+    ):
+        print(f"the language model on totals, {name}: {shown(gap, 3)}")
 
 
 if __name__ == "__main__":

@@ -239,8 +239,11 @@ def check_free(out: Path, evals: Sequence[str], force: bool) -> None:
 def write_files(
     out: Path, files: Mapping[str, Sequence[Mapping[str, Any]]], schema: pa.Schema | None = SCHEMA
 ) -> None:
-    """<name>.parquet for every name with rows, and checksums.txt for `sha256sum --check`."""
+    """<name>.parquet for every name with rows, and checksums.txt for `sha256sum --check`. A file of a name without rows is of
+    an earlier run, whose split was another one, and goes."""
     out.mkdir(parents=True, exist_ok=True)
+    for name in (name for name, rows in files.items() if not rows):
+        (out / f"{name}.parquet").unlink(missing_ok=True)
     lines = [_write(out / f"{name}.parquet", rows, schema) for name, rows in files.items() if rows]
     (out / "checksums.txt").write_text("".join(lines))
 

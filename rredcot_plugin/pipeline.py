@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -11,29 +11,18 @@ import torch
 from rredcot_plugin.baselines.base import Evidence, is_per_token
 from rredcot_plugin.baselines.value import ValueBaseline
 from rredcot_plugin.checks import check_finite, check_shape
-from rredcot_plugin.choices import choose_scale, measures_from_groups_mean
+from rredcot_plugin.choices import measures_from_groups_mean
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.credit import metrics as metric
-from rredcot_plugin.credit.advantages import (
-    grpo_advantage,
-    match_token_mean,
-    scale_advantages,
-    segment_gae,
-    weighted_coefficients,
-    whiten,
-)
+from rredcot_plugin.credit.advantages import segment_gae
 from rredcot_plugin.credit.hierarchy import gae_over
 from rredcot_plugin.credit.later_segments import luck_of_later
-from rredcot_plugin.credit.penalties import with_penalties
-from rredcot_plugin.credit.redistribution import (
-    mean_per_segment,
-    segment_rewards,
-    spread_to_tokens,
-    sum_per_segment,
-)
+from rredcot_plugin.credit.penalties import owed_by, with_penalties
+from rredcot_plugin.credit.redistribution import segment_rewards, sum_per_segment
 from rredcot_plugin.credit.shaping import shape
 from rredcot_plugin.credit.turn_rewards import TurnRewards, known_to_baselines, terms
 from rredcot_plugin.groups import Outcomes, group_stats
+from rredcot_plugin.scaled import finished, scaled_advantages
 from rredcot_plugin.segmenters.lookahead import LookaheadWatch
 from rredcot_plugin.state_numbers import StateNumbers
 from rredcot_plugin.state_values import has_groups_mean, step_values
@@ -80,30 +69,30 @@ def assign_credit(
         ValueError: numbers that are not finite or do not fit, segments that are not a partition, or missing signals.
     """
     config, states = _options(config), states or StateNumbers()
-    segments, coarse, report = _segmented(rollouts, config, segments, coarse)
-    states.check(segments)
+    segments, coarse, report = _segmented(rollouts, config, segments, coarse, states)
     rollouts, penalties, outcomes, earned, way = _earned(rollouts, config, segments)
-    calibrator = calibrator if calibrator is not None else config.build_calibrator()
-    found = step_values(rollouts, config, segments, outcomes, values, probed, calibrator, states.prefixes)
+    past = calibrator or config.build_calibrator()
+    found = step_values(rollouts, config, segments, outcomes, values, probed, past, states.prefixes)
     report |= {"rredcot/fallback/nonfinite_reward/mean": metric.share(~outcomes.finite)} | found.notes
     values = torch.where(segments.exists & outcomes.finite[:, None], found.values, 0.0)
     whole = found.given or config.has_critic
     known = known_to_baselines(way, segments.num_segments, config.lam if whole else config.lam_on_the_way)
     evidence = Evidence(rollouts, segments, outcomes, values, found.fit, states.gradient_norm_proxy, *known)
-    baseline, evidence, baselines, to_come = _measuring(config, evidence, penalties, found.given, whole)
+    baseline, evidence, baselines, apart, to_come = _measuring(config, evidence, penalties, found.given, whole)
     deltas, of_shapers = shape(config.build_shapers(), values, segments, outcomes, rollouts.group_ids)
     of_values = isinstance(baseline, ValueBaseline)
     paid, in_values, in_baselines = terms(way, values, segments.num_segments, whole=whole, of_values=of_values)
-    gae = _gae(config, (segments, coarse), outcomes.finite, deltas + penalties, paid, whole=whole)
+    gae_of = functools.partial(_gae, config, (segments, coarse), outcomes.finite, whole=whole)
+    gae, owed = gae_of(deltas + penalties, paid), gae_of(owed_by(apart, to_come, segments.num_segments))
     deltas, values = deltas + penalties + paid, values + in_values
     rewards = segment_rewards(deltas, values)
-    rest = gae + (in_values - in_baselines) - luck_of_later(config.credit_weight, evidence, way if whole else None)
-    per_segment, tokens, baselines = _measured(
-        config, evidence, earned, baseline, baselines, deltas, rest - to_come
-    )
+    later = luck_of_later(config.credit_weight, evidence, way if whole else None)
+    rest = gae - gae_of(apart) + (in_values - in_baselines) - later
+    measured = (baseline, baselines, deltas, rest, owed)
+    per_segment, tokens, baselines = scaled_advantages(config, evidence, earned, *measured)
     baselines = baselines + in_baselines + to_come
     report |= found.fit.remember() | of_shapers
-    advantages, returns = _finished(config, segments, tokens, gae + values, found.values, earned)
+    advantages, returns = finished(config, segments, tokens, gae + values, found.values, earned)
     report |= metric.credit_metrics(segments, values, deltas, rewards, earned.total, per_segment, baselines)
     return Credit(advantages, returns, segments, values, rewards, deltas, report, baselines)
 
@@ -117,7 +106,11 @@ def _options(config: RRedCoTConfig | None) -> RRedCoTConfig:
 
 
 def _segmented(
-    rollouts: Rollouts, config: RRedCoTConfig, segments: Segments | None, coarse: Segments | None
+    rollouts: Rollouts,
+    config: RRedCoTConfig,
+    segments: Segments | None,
+    coarse: Segments | None,
+    states: StateNumbers,
 ) -> tuple[Segments, Segments | None, dict[str, float]]:
     """Segments and the coarse ones, as given or by the configured segmenter; whether its boundaries look ahead."""
     notes = {}
@@ -129,6 +122,7 @@ def _segmented(
         looks_ahead = LookaheadWatch(config.build_segmenter())(rollouts) is not None
         notes = {"rredcot/segments/inexact/mean": float(looks_ahead)}
     check_partition(segments, rollouts.response_mask)
+    states.check(segments)
     return segments, coarse, notes
 
 
@@ -162,13 +156,13 @@ def _gae(
     levels: tuple[Segments, Segments | None],
     finite: torch.Tensor,
     deltas: torch.Tensor,
-    paid: torch.Tensor,
+    paid: torch.Tensor | float = 0.0,
     *,
     whole: bool,
 ) -> torch.Tensor:
     """Â before scaling, over the segments and the coarse ones, 0 in rows that are not ``finite``. Rewards on the way may have
     a λ of their own, unless values are of them too (``whole``)."""
-    if config.lam_turn_rewards is None or whole:
+    if isinstance(paid, float) or config.lam_turn_rewards is None or whole:
         found = gae_over(deltas + paid, *levels, config.lam, config.lam_coarse)
     else:
         own = segment_gae(paid, levels[0].num_segments, config.lam_on_the_way)
@@ -176,101 +170,19 @@ def _gae(
     return torch.where(finite[:, None], found, 0.0)
 
 
-def _measured(
-    config: RRedCoTConfig,
-    evidence: Evidence,
-    earned: Outcomes,
-    baseline: Any,
-    baselines: torch.Tensor,
-    deltas: torch.Tensor,
-    gae: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Advantages per segment and per token, in the configured mode, and the baselines per segment. ``earned``, unlike the
-    evidence, counts rewards on the way."""
-    if config.mode == "weighted":
-        return *_weighted(config, evidence.segments, deltas, earned), baselines
-    # baselines are of what is redistributed, and so is the mean that they are compared with
-    stats = dataclasses.replace(earned.stats, mean=evidence.outcomes.stats.mean)
-    earned = dataclasses.replace(earned, stats=stats)
-    if is_per_token(baseline):
-        tokens = _from_tokens(config, evidence, earned, gae, baselines)
-        return *tokens, mean_per_segment(baselines, evidence.segments)
-    return *_from_segments(config, evidence, earned, gae, baselines), baselines
-
-
-def _from_segments(
-    config: RRedCoTConfig, evidence: Evidence, earned: Outcomes, gae: torch.Tensor, baselines: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Advantages per segment and per token, scaled. Â is measured from V̂; from another baseline b it is Â + V̂ − b."""
-    segments, outcomes = evidence.segments, evidence.outcomes
-    real = segments.exists & outcomes.finite[:, None]
-    measured = torch.where(real, gae + evidence.values - baselines, 0.0)
-    scaled = scale_advantages(measured, baselines, earned, real, _scale(config))
-    per_segment = torch.where(real, scaled, 0.0)
-    return per_segment, spread_to_tokens(per_segment, segments.segment_ids)
-
-
-def _from_tokens(
-    config: RRedCoTConfig, evidence: Evidence, earned: Outcomes, gae: torch.Tensor, baselines: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same from a baseline per token; the advantage of a segment is the mean over its tokens."""
-    segments, outcomes = evidence.segments, evidence.outcomes
-    mask = evidence.rollouts.response_mask
-    real = mask & outcomes.finite[:, None]
-    measured = spread_to_tokens(gae + evidence.values, segments.segment_ids) - baselines
-    scaled = scale_advantages(measured, baselines, earned, real, _scale(config))
-    tokens = torch.where(real, scaled, 0.0)
-    return mean_per_segment(tokens, segments), tokens
-
-
-def _weighted(
-    config: RRedCoTConfig, segments: Segments, deltas: torch.Tensor, outcomes: Outcomes
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """GRPO's advantage times a coefficient for each segment."""
-    grpo = _grpo(config, outcomes)
-    real = segments.exists & outcomes.finite[:, None]
-    per_segment = torch.where(real, weighted_coefficients(deltas, grpo, segments) * grpo[:, None], 0.0)
-    return per_segment, spread_to_tokens(per_segment, segments.segment_ids)
-
-
-def _finished(
-    config: RRedCoTConfig,
-    segments: Segments,
-    advantages: torch.Tensor,
-    segment_returns: torch.Tensor,
-    found: torch.Tensor,
-    outcomes: Outcomes,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Advantages and returns per token. Returns are the advantages, as in GRPO; where a critic gave the values, Â + V̂
-    before any scaling: what the critic is to learn, its own V̂, as ``found``, where the reward is not finite."""
-    if config.match_grpo:
-        advantages = match_token_mean(advantages, _grpo(config, outcomes), segments)
-    if _scale(config) == "whiten":
-        advantages = whiten(advantages, segments, outcomes.finite)
-    if config.has_critic:
-        targets = torch.where(outcomes.finite[:, None], segment_returns, found)
-        return advantages, spread_to_tokens(targets, segments.segment_ids)
-    return advantages, advantages.clone()
-
-
-def _grpo(config: RRedCoTConfig, outcomes: Outcomes) -> torch.Tensor:
-    return torch.where(outcomes.finite, grpo_advantage(outcomes, _scale(config)), 0.0)
-
-
-def _scale(config: RRedCoTConfig) -> str:
-    return str(choose_scale(config).value)
-
-
 def _measuring(
     config: RRedCoTConfig, evidence: Evidence, penalties: torch.Tensor, given: bool, whole: bool
-) -> tuple[Any, Evidence, torch.Tensor, torch.Tensor]:
-    """The baseline, the evidence that it saw, what it returns, and the penalties to come that are to be added to it: not where
-    they are in values of all that is to come, in GRPO's mean, or counted by a baseline per token."""
+) -> tuple[Any, Evidence, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The baseline, the evidence that it saw, what it returns, the penalties that are kept apart, and those to come that are to
+    be added to the baseline: none where they are in values of all that is to come, in GRPO's mean, or counted by a baseline per
+    token."""
     baseline = _baseline(config, evidence, given=given)
-    counted = is_per_token(baseline) or (whole and isinstance(baseline, ValueBaseline)) or config.lam != 1.0
-    counted |= has_groups_mean(config, evidence.segments)
-    evidence, to_come = with_penalties(evidence, torch.zeros_like(penalties) if counted else penalties)
-    return baseline, evidence, _baselines(baseline, evidence), to_come
+    of_values, none = isinstance(baseline, ValueBaseline), torch.zeros_like(penalties)
+    counted = is_per_token(baseline) or has_groups_mean(config, evidence.segments)
+    if counted or (whole and of_values):
+        return baseline, evidence, _baselines(baseline, evidence), none, none
+    evidence, to_come = with_penalties(evidence, penalties)
+    return baseline, evidence, _baselines(baseline, evidence), penalties, to_come
 
 
 def _baseline(config: RRedCoTConfig, evidence: Evidence, *, given: bool) -> Any:

@@ -105,6 +105,12 @@ COMMANDS = {
         for family, systems in (("ranks", "rredcot mc_grpo"), ("totals", "rredcot"))
     },
     **{
+        f"learning_lm_{family}_more": f"python benchmarks/learning.py --batch lm --matmul bfloat16 --families {family} "
+        f"--steps 50 --eval-every 10 --prompts 16 --group 1 --systems rredcot {more} --rates 2e-5 --tuning-seeds "
+        f"--seeds 8 9 --output benchmarks/results/learning_lm_{family}_more.json"
+        for family, more in (("ranks", "mc_grpo"), ("totals", "--system lean preset=lean"))
+    },
+    **{
         f"learning_lm_{family}_{which}_4": f"python benchmarks/learning.py --batch lm --matmul bfloat16 --families {family} "
         f"--steps 50 --eval-every 10 --prompts 4 --group 4 --systems {systems} --rates 2e-5 --tuning-seeds --seeds {seeds} "
         f"--output benchmarks/results/learning_lm_{family}_{which}_4.json"

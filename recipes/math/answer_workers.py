@@ -24,6 +24,8 @@ START_SECONDS = 120.0
 MEMORY_BYTES = 4 * 2**30
 SPARE_SECONDS = 5
 """How much longer than its time a worker goes on where nobody is left to end it."""
+TINY = 1e-3
+"""Numbers below that in size are compared by their relative difference, which may be as large."""
 _PERCENT = re.compile(r"\\?%$")
 _COMMAND = re.compile(r"\\[a-zA-Z]+")
 _EQUALS = re.compile(r"(?<![<>!\\])=")
@@ -129,7 +131,18 @@ def _same(gold: list[Any], answer: str) -> bool:
     from math_verify import verify
 
     parsed = _parse(answer)
-    return bool(gold and parsed and verify(gold, parsed, timeout_seconds=None))
+    if not gold or not parsed or not verify(gold, parsed, timeout_seconds=None):
+        return False
+    return not _differs_though_tiny(gold[0], parsed[0])
+
+
+def _differs_though_tiny(gold: Any, answer: Any) -> bool:
+    """Whether numbers differ that math-verify takes for equal because it rounds to six decimal places."""
+    try:
+        right, given = float(gold), float(answer)
+    except (TypeError, ValueError, OverflowError):
+        return False  # no numbers
+    return abs(right) < TINY and abs(given - right) > max(TINY * abs(right), 1e-12 * (right == 0))
 
 
 def _listed(answer: str) -> str:

@@ -7,15 +7,17 @@ What counts is the final answer: the last `\boxed{}`, else what stands after the
 "The answer is". Where the response thinks, only the text after `</think>` is looked at. It scores 1 if it equals the
 ground truth mathematically, else 0; an answer that names several values scores only if the ground truth does too.
 
-Three things differ from calling math-verify directly:
+Four things differ from calling math-verify directly:
 
 - verl scores in executor threads, where math-verify's own time limits (signals) raise. Comparisons therefore run in
   worker processes, which are killed and replaced when they take too long or too much memory.
 - Answers are read as LaTeX only. math-verify's reader of plain expressions hands text to `eval` (by way of sympy).
 - Plain numbers and equal texts, nearly all there is, are compared here, in microseconds.
+- What math-verify would have to work out first is no answer: `\sum_{k=1}^{9} k`, or an expression of the question.
 
 verl imports this file by its path, so that nothing else of this folder can be imported by name in its processes: the
-worker processes are in answer_workers.py, which belongs beside this file and is loaded by its path too.
+worker processes are in answer_workers.py and what reads responses in final_answer.py, which belong beside this file and
+are loaded by their paths too.
 """
 
 from __future__ import annotations
@@ -31,27 +33,27 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-MAX_ANSWER_CHARS = 300
-"""Longer text is not a final answer."""
 TIMEOUT_SECONDS = float(os.environ.get("RREDCOT_MATH_TIMEOUT", "5"))
 """For one comparison, from the moment a worker has taken it."""
 WORKERS = int(os.environ.get("RREDCOT_MATH_WORKERS", "2"))
 """Worker processes of each process that scores (verl has `reward.num_workers` of those)."""
 
-THINK_START, THINK_END = "<think>", "</think>"
-_BOXED = re.compile(r"\\(?:boxed|fbox)\s*\{")
-_BARE_BOX = re.compile(
-    r"\\(?:boxed|fbox)[ \t]*([+-]?[0-9]++(?:[.,][0-9]++)*+)(?![a-zA-Z])"
-    r"(?![ \t]*(?:[-+/^=!%{(]|\*(?!\*)|\\(?![)\]])))"
-)
-r"""`\boxed 5`: a number, and not the beginning of something longer."""
-_PHRASE = re.compile(r"[Tt]he (?:final )?answer is:?")
-_PHRASE_END = re.compile(r"\.(?:[\s*]|$)|\n|<\|")
-_DISPLAY = re.compile(r"(?<!\\)\\\[(.*?)\\\]|\$\$(.*?)\$\$", re.DOTALL)
-_EMPHASIS = re.compile(r"(?<![\w)}*])(\*\*?|__|`)(?![\s*])(.+?)(?<!\s)\1(?![\w({*])")
-_JOINER = re.compile(r"[\s$.,;:/|&*()]*(?:or|and|\\text\{\s*(?:or|and)\s*\}|\\lor|\\cup)?[\s$.,;:/|&*()]*")
-_MAX_JOINER_CHARS = 40
-_MAX_JOINED = 16
+
+def _load_beside(name: str) -> ModuleType:
+    """A file of this folder as a module of its own; ImportError naming it where it does not lie there."""
+    path = Path(__file__).resolve().with_name(f"{name}.py")
+    if not path.is_file():
+        raise ImportError(f"{path}: not found; put {name}.py beside reward.py")
+    spec = importlib.util.spec_from_file_location(f"rredcot_recipes_math_{name}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+_workers, _final = _load_beside("answer_workers"), _load_beside("final_answer")
+extract_answer, MAX_ANSWER_CHARS = _final.extract_answer, _final.MAX_ANSWER_CHARS
+
 _MAX_NESTING = 24
 """Brackets within brackets; the LaTeX grammar takes exponential time in them."""
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)")
@@ -60,6 +62,26 @@ _THIN = re.compile(r"\\[,!]|\\(?:displaystyle|left|right)(?![a-zA-Z])|\$")
 _GAP = re.compile(r"(?:\\[;: ]|\\q?quad(?![a-zA-Z])|[\s~])+")
 _LOOSE_SPACE = re.compile(r"(?<![0-9a-zA-Z]) | (?![0-9a-zA-Z])")
 _AS_LATEX = str.maketrans({"−": "-", "°": "^\\circ ", "·": "\\cdot ", "∞": "\\infty "})
+_LISTED_HUNDREDS = re.compile(r"(?<=[0-9]), (?=[0-9]{3}(?![0-9]))")
+"""As in "100, 200", which names two numbers, where "100,200" is one."""
+_OF_A_UNIT = re.compile(r"(\S+) ((?:[a-zA-Z]{3,} ?){1,4})")
+_NOT_UNITS = re.compile(
+    r"\b(?:and|or|not|nor|to|through|over|times|divided|plus|minus|less|more|than|choose|factorial|mod|squared|cubed|percent"
+    r"|hal(?:f|ves)|thirds?|fourths?|quarters?|(?:fif|six|seven|eigh|nin|ten|twelf)ths?|hundred\w*|thousand\w*"
+    r"|[mbt]r?illion\w*|dozens?|pairs?|log|sin|cos|tan|sqrt"
+    r"|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w+teen|\w+ty)\b",
+    re.IGNORECASE,
+)
+_LEFT_TO_DO = re.compile(
+    r"\\(?:sum|prod|i*int|oint|lim|gcd|lcm|det|[bp]?mod|max|min)(?![a-zA-Z])|\\begin\s*\{[vV]matrix\}"
+    r"|\\operatorname\*?\s*\{\s*(?:gcd|lcm|max|min)|(?<=[\w)}])\s*!(?!=)"
+    r"|\\frac\s*\{\s*(?:d|\\partial)(?![a-zA-Z])[^{}]*\}\s*\{\s*(?:d|\\partial)\s*[a-zA-Z]"
+)
+r"""What is still to be worked out, as in `\sum_{k=1}^{9} k`; math-verify would do it."""
+_OPERATION = re.compile(
+    r"(?<=[\w)}])(?:[-+*/^]|\\(?:cdot|times|div)(?![a-zA-Z]))|\\(?:frac|sqrt|binom|sin|cos|tan|log|ln)(?![a-zA-Z])"
+)
+_ATOM = re.compile(r"[0-9]+|(?<![\\a-zA-Z])[a-zA-Z]")
 _SEVERAL_NUMBERS = re.compile(r"(?<!\\frac)(?<!\\frac )(?<!\\log_)[0-9] [0-9]")
 """As in "4 3"; not the two arguments of `\\frac 1 2`, nor base and argument of `\\log_2 3`."""
 
@@ -77,7 +99,7 @@ def compute_score(
         data_source: not needed; the answer format is the same for all.
         solution_str: the decoded response. Nothing in it can make this function raise.
         ground_truth: the right answer, LaTeX or plain.
-        extra_info: verl passes the row's extra_info here; not needed.
+        extra_info: verl passes the row's extra_info here; its `question`, if there, is what answers may not copy from.
         kwargs: `reward_kwargs` of the config and handles of verl's reward loop; not needed.
 
     Returns:
@@ -92,94 +114,13 @@ def compute_score(
     if not isinstance(ground_truth, str) or not ground_truth.strip():
         raise ValueError(f"ground_truth: got {ground_truth!r}, expected the answer as text (see prepare_data.py)")
     answer = extract_answer(solution_str)
-    score = float(answer is not None and is_equal(ground_truth.strip(), answer))
+    question = str((extra_info or {}).get("question") or "")
+    score = float(
+        answer is not None
+        and not leaves_the_work(ground_truth, answer, question)
+        and is_equal(ground_truth.strip(), answer)
+    )
     return {"score": score, "acc": score, "format": float(answer is not None), "pred": answer or ""}
-
-
-def extract_answer(text: str) -> str | None:
-    r"""The final answer of a response, or None: no marker, nothing after it, too long, or still thinking.
-
-    Different boxes that are joined ("\boxed{4} or \boxed{5}") are one answer, "4, 5".
-
-    >>> extract_answer(r"<think>\boxed{3}? no</think> It is $\boxed{\frac{1}{2}}$.")
-    '\\frac{1}{2}'
-    >>> extract_answer("2 + 2 = 4\n#### 4")
-    '4'
-    >>> extract_answer(r"<think> is it \boxed{3}") is None
-    True
-    """
-    _, end, tail = text.rpartition(THINK_END)
-    if not end and THINK_START in text:
-        return None
-    answer = _last_boxes(_BARE_BOX.sub(r"\\boxed{\1}", tail))
-    if answer is None:
-        answer = _after_marker(tail)
-    answer = answer.strip() if answer else ""
-    return answer if 0 < len(answer) <= MAX_ANSWER_CHARS else None
-
-
-def _last_boxes(text: str) -> str | None:
-    """Content of the last box and of those joined to it; None without a box, "" if the last is not closed."""
-    starts = list(_BOXED.finditer(text))
-    if not starts:
-        return None
-    contents: list[str] = []
-    begin_of_next: int | None = None
-    for found in reversed(starts[-_MAX_JOINED:]):
-        content = _braced(text, found.end())
-        if begin_of_next is None:
-            if content is None:
-                return ""
-        elif content is None or not _joins(text[found.end() + len(content) + 1 : begin_of_next]):
-            break
-        if content not in contents:
-            contents.append(content)
-        begin_of_next = found.start()
-    return ", ".join(reversed(contents))
-
-
-def _joins(between: str) -> bool:
-    r"""True if this text between two boxes makes one answer of them.
-
-    >>> _joins("$ or $"), _joins(". So the other root is ")
-    (True, False)
-    """
-    return len(between) <= _MAX_JOINER_CHARS and _JOINER.fullmatch(between) is not None
-
-
-def _braced(text: str, start: int) -> str | None:
-    """Text up to the brace that closes the one opened before `start`; None if that is too far away."""
-    depth = 1
-    for position in range(start, min(len(text), start + MAX_ANSWER_CHARS + 1)):
-        character = text[position]
-        depth += (character == "{") - (character == "}")
-        if depth == 0:
-            return text[start:position]
-    return None
-
-
-def _after_marker(text: str) -> str | None:
-    r"""The line after the last `####`, else the sentence after the last "The answer is"; else None.
-
-    >>> _after_marker("**The answer is:** `5`."), _after_marker("The answer is:\n\\[\n5\n\\]")
-    ('5', '$5$')
-    """
-    _, marker, tail = text.rpartition("####")
-    if marker:
-        return next(iter(_without_markdown(tail.strip()[: 2 * MAX_ANSWER_CHARS]).splitlines()), None)
-    phrases = list(_PHRASE.finditer(text))
-    if not phrases:
-        return None
-    start = phrases[-1].end()
-    tail = _without_markdown(text[start : start + 2 * MAX_ANSWER_CHARS].strip())
-    end = _PHRASE_END.search(tail)
-    return _without_markdown(tail[: end.start()] if end else tail)
-
-
-def _without_markdown(text: str) -> str:
-    """The text without marks of emphasis, unpaired ones at its ends included, and displayed formulas on one line."""
-    inline = _DISPLAY.sub(lambda found: f"${' '.join((found[1] or found[2] or '').split())}$", text)
-    return _EMPHASIS.sub(r"\2", inline).strip("*_` \n")
 
 
 def normalise(answer: str) -> str:
@@ -190,6 +131,7 @@ def normalise(answer: str) -> str:
     """
     plain = answer.replace("\N{MINUS SIGN}", "-").replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac")
     plain = _GAP.sub(" ", _THIN.sub("", plain.replace("\\$", "")))
+    plain = _LISTED_HUNDREDS.sub(";", plain)
     return _LOOSE_SPACE.sub("", plain).rstrip(".")
 
 
@@ -211,13 +153,42 @@ def _nesting(text: str) -> int:
     return deepest
 
 
-@lru_cache(maxsize=8192)
+def leaves_the_work(gold: str, answer: str, question: str) -> bool:
+    r"""True for an answer that math-verify would have to work out: one with a sum, a limit and the like that the ground truth
+    does not have, or an expression that stands in the question and is not the ground truth in another spelling.
+
+    >>> leaves_the_work("285", r"\sum_{k=1}^{9} k^2", ""), leaves_the_work("6", "3!", "")
+    (True, True)
+    >>> question = "Write $\\frac{18}{24}$ in lowest terms, or say that it is."
+    >>> leaves_the_work("3/4", r"\frac{18}{24}", question), leaves_the_work("3/4", r"\frac{3}{4}", question)
+    (True, False)
+    """
+    if _LEFT_TO_DO.search(answer) and not _LEFT_TO_DO.search(gold):
+        return True
+    own = normalise(answer)
+    if not question or not _OPERATION.search(own) or sorted(_ATOM.findall(own)) == sorted(_ATOM.findall(gold)):
+        return False
+    return re.search(rf"(?<![\w\\^{{]){re.escape(own)}(?![\w^{{!(])", normalise(question)) is not None
+
+
+class _NoReplyError(Exception):
+    """A comparison took too long, or its process ended: no reply that is worth remembering."""
+
+
 def is_equal(gold: str, answer: str) -> bool:
     r"""True if the two answers are the same mathematically; a comparison that takes too long is a no.
 
-    >>> is_equal("1000", "1,000.0"), is_equal("4", "42")
-    (True, False)
+    >>> is_equal("1000", "1,000.0"), is_equal("4", "42"), is_equal("5", "5 dollars")
+    (True, False, True)
     """
+    try:
+        return _is_equal(gold, answer)
+    except _NoReplyError:
+        return False
+
+
+@lru_cache(maxsize=8192)
+def _is_equal(gold: str, answer: str) -> bool:
     left, right = normalise(gold), normalise(answer)
     if left == right:
         return bool(right)
@@ -226,15 +197,25 @@ def is_equal(gold: str, answer: str) -> bool:
     left_number, right_number = parse_number(left), parse_number(right)
     if left_number is not None and right_number is not None:
         return left_number == right_number
+    unit = _OF_A_UNIT.fullmatch(right) if left_number is not None else None
+    if unit is not None and not _NOT_UNITS.search(unit[2]):
+        return parse_number(unit[1]) == left_number
     if _SEVERAL_NUMBERS.search(right) and not _SEVERAL_NUMBERS.search(left):
         return False  # math-verify would add them up
     return _ask({"gold": _without_tail(gold), "answer": _without_tail(answer)})
 
 
-@lru_cache(maxsize=8192)
 def is_parsable(gold: str) -> bool:
     """True if math-verify can read this ground truth, so that answers can be compared with it; longer than an answer may be, none
     ever equals it."""
+    try:
+        return _is_parsable(gold)
+    except _NoReplyError:
+        return False
+
+
+@lru_cache(maxsize=8192)
+def _is_parsable(gold: str) -> bool:
     if len(gold) > MAX_ANSWER_CHARS:
         return False
     if parse_number(normalise(gold)) is not None:
@@ -252,19 +233,6 @@ def require_math_verify() -> None:
         raise ImportError("recipes/math/reward.py needs math-verify: pip install 'math-verify>=0.9'")
 
 
-def _load_beside(name: str) -> ModuleType:
-    """A file of this folder as a module of its own; ImportError naming it where it does not lie there."""
-    path = Path(__file__).resolve().with_name(f"{name}.py")
-    if not path.is_file():
-        raise ImportError(f"{path}: not found; put {name}.py beside reward.py")
-    spec = importlib.util.spec_from_file_location(f"rredcot_recipes_math_{name}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-_workers = _load_beside("answer_workers")
 _THE_POOL: dict[int, Any] = {}
 _LOCK = threading.Lock()
 
@@ -279,6 +247,9 @@ def _pool() -> Any:
 
 
 def _ask(question: Mapping[str, str]) -> bool:
-    """The reply of a worker; False where it took too long."""
+    """The reply of a worker; `_NoReplyError` where there was none in time."""
     require_math_verify()
-    return bool(_pool().ask(question, TIMEOUT_SECONDS))
+    reply = _pool().ask(question, TIMEOUT_SECONDS)
+    if reply is None:
+        raise _NoReplyError
+    return bool(reply)

@@ -23,6 +23,7 @@ from typing import Any
 
 from rredcot_plugin.sandbox.launch import FOLDER, Means, environment, paths_without_namespaces
 from rredcot_plugin.sandbox.limits import Limits
+from rredcot_plugin.sandbox.orphans import adopting, reap
 
 START_SECONDS = 30  # for building the sandbox and starting the interpreter, before the limits begin
 _SEALS = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE
@@ -109,6 +110,7 @@ class Child:
         ready = Pipe(stack)
         paths = None if means.strong else paths_without_namespaces(folder)
         job |= {"limits": asdict(limits), "may_fork": means.strong, "paths": paths, "ready": ready.writes, **fds}
+        stack.enter_context(adopting())
         with _memory_file(json.dumps(job).encode()) as file, _memory_file(stdin.encode()) as typed:
             command = means.command(file, folder, limits)
             head = subprocess.Popen(
@@ -138,6 +140,7 @@ class Child:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.head.pid, signal.SIGKILL)  # before the wait: until then the number is ours
         self.status = self.head.wait()
+        reap(self.head.pid)
         for stream in (self.head.stdout, self.head.stderr):
             assert stream is not None
             stream.close()

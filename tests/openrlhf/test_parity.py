@@ -81,12 +81,25 @@ def credited(maker: Any, batch: list[Any]) -> list[Any]:
     return maker.compute_advantages_and_returns(batch)
 
 
-@pytest.mark.parametrize(("theirs", "scale", "factor"), SCALES)
+@pytest.mark.parametrize(
+    ("theirs", "scale", "factor", "coefficient"),
+    [(*one, 0.0) for one in SCALES] + [(*one, 0.01) for one in SCALES[:2]],
+)
 def test_one_segment_is_their_own_estimator(
-    host: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch, theirs: str, scale: str, factor: float
+    host: Any,
+    tokenizer: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    theirs: str,
+    scale: str,
+    factor: float,
+    coefficient: float,
 ) -> None:
-    own = credited(ours(host, tokenizer, monkeypatch, {**WHOLE, "scale": scale}), experiences(host))
-    stock = build(host.Stock, theirs, tokenizer).compute_advantages_and_returns(experiences(host))
+    """With KL in the reward too, as OpenRLHF has it unless told otherwise; one group's rewards are all equal."""
+    batch, same = experiences(host, kl=1.0), experiences(host, kl=1.0)
+    for some in (batch, same):
+        some[2].rewards = torch.ones_like(some[2].rewards)
+    own = credited(ours(host, tokenizer, monkeypatch, {**WHOLE, "scale": scale}, coefficient), batch)
+    stock = build(host.Stock, theirs, tokenizer, coefficient).compute_advantages_and_returns(same)
     largest = 0.0
     for mine, other in zip(own, stock, strict=True):
         expected = factor * other.advantages * other.action_mask
@@ -278,23 +291,3 @@ def test_the_tokenizer_of_a_processor_is_taken(host: Any, tokenizer: Any, monkey
     expected = credited(ours(host, tokenizer, monkeypatch, {}), experiences(host))
     for own, other in zip(found, expected, strict=True):
         assert torch.equal(own.advantages, other.advantages)
-
-
-def test_numbers_of_tokens_do_not_depend_on_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Logits are turned into float32 a block of tokens at a time."""
-    module = importlib.import_module("rredcot_plugin.integrations.openrlhf.signals")
-    logits = torch.randn(2, 9, 11, generator=torch.Generator().manual_seed(0))
-    mask = torch.tensor([[0, 1, 1, 1, 0, 1, 1, 1], [0] * 8])
-    spans = [(0, 0, 9), (1, 0, 6)]
-    whole = module.signals(logits, spans, mask, squares=True)
-    probabilities = logits[:, :-1].softmax(-1)
-    expected = {
-        "entropies": -(probabilities * probabilities.log()).sum(-1) * mask,
-        "sum_pi_squared": probabilities.square().sum(-1) * mask,
-    }
-    monkeypatch.setattr(module, "BLOCK", 2)
-    blocks = module.signals(logits, spans, mask, squares=True)
-    assert set(whole) == set(blocks) == set(expected)
-    for name, reference in expected.items():
-        assert torch.equal(whole[name], blocks[name])
-        torch.testing.assert_close(whole[name], reference, rtol=1e-5, atol=1e-6)

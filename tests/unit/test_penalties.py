@@ -94,3 +94,40 @@ def test_shapers_compare_scores_with_scores(monkeypatch: pytest.MonkeyPatch) -> 
     (outcome, mean), *_ = seen
     assert set(outcome.round(decimals=4).tolist()) <= {0.0, 1.0}
     assert torch.allclose(mean, outcome.view(GROUPS, SIZE).mean(1).repeat_interleave(SIZE), atol=1e-5)
+
+
+@pytest.mark.parametrize("scale", ["group_std", "batch_std"])
+@pytest.mark.parametrize(
+    "options", [{}, {"baseline": "value"}, {"baseline": "trace"}, {"lam": 0.5, "baseline": "value"}]
+)
+def test_equal_scores_do_not_make_a_reward_of_penalties(scale: str, options: dict[str, object]) -> None:
+    """A deviation of penalties alone is no divisor: without rewards to learn from, only penalties are left, as they are."""
+    config = rr.RRedCoTConfig.from_mapping({"value_estimator": "confidence", "scale": scale, **options})
+    with_kl, scores = [], torch.zeros(GROUPS, SIZE)
+    scores[1, ::2] = 1.0  # the others failed
+    for kl in (0.0, 0.02):
+        rollouts = rollouts_with(kl)
+        penalties, last = rollouts.penalties, rollouts.response_mask.sum(1) - 1
+        assert penalties is not None
+        rewards = penalties.scatter_add(1, last[:, None], scores.view(-1, 1))
+        with_kl.append(rr.assign_credit(dataclasses.replace(rollouts, rewards=rewards), config).advantages)
+    failed = torch.arange(GROUPS * SIZE) // SIZE != 1
+    assert float((with_kl[1] - with_kl[0])[failed].abs().max()) < 0.05
+    assert float((with_kl[1] - with_kl[0]).abs().max()) < 0.05, "and in the other one what is added is the penalty"
+    assert float(with_kl[0][~failed].abs().max()) > 0.5
+
+
+def test_at_any_lambda_what_was_expected_is_no_offset() -> None:
+    """Where all pay the same at the same place, penalties change nothing."""
+    rollouts, own = rollouts_with(0.0), []
+    for kl in (0.0, 3.0):
+        mask = rollouts.response_mask
+        penalties = torch.where(mask, -kl / mask.sum(1, keepdim=True), 0.0)
+        for lam in (1.0, 0.5, 0.0):
+            config = rr.RRedCoTConfig.from_mapping(
+                {"value_estimator": "confidence", "baseline": "value", "segmenter": "fixed", "lam": lam}
+            )
+            paid = dataclasses.replace(rollouts, penalties=penalties, rewards=rollouts.rewards + penalties)
+            own.append(rr.assign_credit(paid, config).advantages)
+    for without, paid_by_all in zip(own[:3], own[3:], strict=True):
+        torch.testing.assert_close(without, paid_by_all, rtol=0, atol=1e-4)

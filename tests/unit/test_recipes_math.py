@@ -266,7 +266,7 @@ import sys
 from verl.utils.import_utils import load_extern_object
 score = load_extern_object(sys.argv[1], "compute_score")
 assert score("any", "\\\\boxed{\\\\frac{2}{4}}", "1/2")["score"] == 1.0
-assert not {"answer_workers", "math_problems", "prepare_data"} & set(sys.modules)
+assert not {"answer_workers", "final_answer", "math_problems", "prepare_data"} & set(sys.modules)
 """
 
 

@@ -25,6 +25,7 @@ METHOD = [
     "credit",
     "state_numbers",
     "state_values",
+    "scaled",
     "pipeline",
     "testing",
     "renamed",

@@ -16,7 +16,7 @@ from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.adapter.summary import row_metrics
 from rredcot_plugin.baselines.base import needs_of
 from rredcot_plugin.config import RRedCoTConfig
-from rredcot_plugin.credit.advantages import EPSILON
+from rredcot_plugin.credit.advantages import EPSILON, ROUNDING
 from rredcot_plugin.integrations.openrlhf.earned import moves_told, shown_by, take_told
 from rredcot_plugin.integrations.openrlhf.rows import (
     Place,
@@ -28,6 +28,7 @@ from rredcot_plugin.integrations.openrlhf.rows import (
 )
 from rredcot_plugin.pipeline import assign_credit
 from rredcot_plugin.segmenters.lookahead import LookaheadWatch
+from rredcot_plugin.state_values import has_groups_mean
 from rredcot_plugin.text.alignment import TokenBytes
 from rredcot_plugin.text.encoding import ProbeEncoder
 from rredcot_plugin.types import Credit, Rollouts, Segments
@@ -98,7 +99,9 @@ class Crediter:
 
         ``kl`` per token of each experience, in nats, is paid with ``coefficient`` and stays on its tokens.
         """
-        rollouts = self._rollouts(experiences, step, kl, coefficient)
+        rollouts, apart = self._rollouts(experiences, step, kl, coefficient), 0.0
+        if rollouts.penalties is not None and has_groups_mean(self.settings, step.levels[-1]):
+            rollouts, apart = _paid_as_theirs(rollouts)
         probed = None
         if step.answers is not None and step.plan.size:
             probed = step.plan.probed(step.answers, length_normalize=self.settings.length_normalize)
@@ -113,9 +116,9 @@ class Crediter:
         factor = self._deviation(rollouts)
         credit = dataclasses.replace(
             credit,
-            advantages=credit.advantages * factor,
+            advantages=credit.advantages * factor + apart,
             # those that a critic learns from are in units of the reward
-            returns=credit.returns * (1.0 if self.settings.has_critic else factor),
+            returns=credit.returns if self.settings.has_critic else credit.returns * factor + apart,
         )
         write_tokens(experiences, step.places, "advantages", credit.advantages)
         write_tokens(experiences, step.places, "returns", credit.returns)
@@ -153,10 +156,20 @@ class Crediter:
 
     def _deviation(self, rollouts: Rollouts) -> torch.Tensor:
         """(B, 1) from verl's division by (std + 1e-6) to that of ``group_norm``; a group of one has no deviation to divide by."""
-        outcomes = rollouts.outcomes
+        outcomes = rollouts.scores.double()
         if self.settings.scale != "group_std" or self.group_size < 2:
             return torch.ones(len(outcomes), 1)
         names = {name: number for number, name in enumerate(dict.fromkeys(rollouts.group_ids))}
         index = torch.tensor([names[name] for name in rollouts.group_ids])
         stds = torch.stack([outcomes[index == group].std() for group in range(len(names))])[index]
-        return torch.where(stds > 0, (stds + EPSILON) / (stds + THEIR_EPSILON), 1.0)[:, None]
+        known = stds > ROUNDING * (1.0 + outcomes.abs())
+        return torch.where(known, (stds + EPSILON) / (stds + THEIR_EPSILON), 1.0).float()[:, None]
+
+
+def _paid_as_theirs(rollouts: Rollouts) -> tuple[Rollouts, torch.Tensor]:
+    """With one segment per trace, as ``group_norm`` and ``dr_grpo`` do: the rows without the KL penalty, and what each token has
+    still to pay, (B, T), which is added to advantages unscaled."""
+    assert rollouts.penalties is not None
+    to_go = rollouts.penalties.flip(1).cumsum(1).flip(1)
+    scores = dataclasses.replace(rollouts, rewards=rollouts.rewards - rollouts.penalties, penalties=None)
+    return scores, torch.where(rollouts.response_mask, to_go, 0.0)

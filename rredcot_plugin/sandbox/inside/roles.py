@@ -11,6 +11,7 @@ import builtins
 import json
 import os
 import sys
+from _thread import allocate_lock  # ``threading`` takes milliseconds to import
 
 from .caught import Caught, instrument
 from .kernel import confine
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 def run_program(job: Job) -> None:
     """Run ``source`` as ``__main__``; its own exit status and traceback are the outcome."""
+    vars(builtins).update(exit=sys.exit, quit=sys.exit)  # which ``site`` would give
     _execute(job["source"], "<solution>", "__main__")
 
 
@@ -99,6 +101,7 @@ class _Link:
     def __init__(self, reads: int, writes: int):
         self.reads, self.writes = reads, writes
         self.calls = 0
+        self.lock = allocate_lock()  # tests may call from several threads
         self.broken = ""
         self.caught = Caught()
 
@@ -110,10 +113,11 @@ class _Link:
             self._give_up(f"the solution does not load: {': '.join(str(part) for part in rest)}")
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self.calls += 1
-        request = [self.calls, name, encode(args), encode(kwargs)]  # a TypeError here is the tests' own
-        self._send(request)
-        kind, _, *rest = self._reply(self.calls)
+        request = [name, encode(args), encode(kwargs)]  # a TypeError here is the tests' own
+        with self.lock:
+            self.calls += 1
+            self._send([self.calls, *request])
+            kind, _, *rest = self._reply(self.calls)
         if kind == "raised":
             raise self.caught.raised(_as_builtin(*rest))
         try:
