@@ -81,6 +81,7 @@ r"""What is still to be worked out, as in `\sum_{k=1}^{9} k`; math-verify would 
 _OPERATION = re.compile(
     r"(?<=[\w)}])(?:[-+*/^]|\\(?:cdot|times|div)(?![a-zA-Z]))|\\(?:frac|sqrt|binom|sin|cos|tan|log|ln)(?![a-zA-Z])"
 )
+_FORMULA_ENDS = re.compile(r"\$+|\\[()\[\]]")
 _ATOM = re.compile(r"[0-9]+|(?<![\\a-zA-Z])[a-zA-Z]")
 _SEVERAL_NUMBERS = re.compile(r"(?<!\\frac)(?<!\\frac )(?<!\\log_)[0-9] [0-9]")
 """As in "4 3"; not the two arguments of `\\frac 1 2`, nor base and argument of `\\log_2 3`."""
@@ -168,7 +169,8 @@ def leaves_the_work(gold: str, answer: str, question: str) -> bool:
     own = normalise(answer)
     if not question or not _OPERATION.search(own) or sorted(_ATOM.findall(own)) == sorted(_ATOM.findall(gold)):
         return False
-    return re.search(rf"(?<![\w\\^{{]){re.escape(own)}(?![\w^{{!(])", normalise(question)) is not None
+    copied = re.compile(rf"(?<![\w\\^{{]){re.escape(own)}(?![\w^{{!(])")
+    return any(copied.search(normalise(part)) for part in _FORMULA_ENDS.split(question))
 
 
 class _NoReplyError(Exception):

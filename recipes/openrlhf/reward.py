@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ import torch
 
 TASKS = ("math", "code")
 TASK = os.environ.get("RREDCOT_TASK", "math")
-_END = re.compile(r"(?:<\|im_end\|>|<\|endoftext\|>|<\|end_of_text\|>|<\|eot_id\|>|</s>|\s)+\Z")
+ENDS = ("<|im_end|>", "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "</s>")
 """What closes a response; OpenRLHF decodes it with its special tokens."""
 
 
@@ -50,10 +49,19 @@ def reward_func(queries: Sequence[str], prompts: Sequence[str], labels: Sequence
     for query, prompt, label in zip(queries, prompts, labels, strict=True):
         if not isinstance(label, Mapping) or "ground_truth" not in label:
             raise ValueError(f"--data.label_key: expected a mapping with 'ground_truth', got {str(label)[:200]!r}")
-        response = _END.sub("", _response(query, prompt))
-        scores.append(float(compute_score("", response, label["ground_truth"])["score"]))
+        response = _without_ends(_response(query, prompt))
+        score = compute_score("", response, label["ground_truth"], {"question": prompt})
+        scores.append(float(score["score"]))
     found = torch.tensor(scores)
     return {"rewards": found, "scores": found, "extra_logs": {"acc": found}}
+
+
+def _without_ends(response: str) -> str:
+    """The response without what closes it. One look from its end: a regular expression would begin anew at each blank."""
+    left = response.rstrip()
+    while left.endswith(ENDS):
+        left = left.removesuffix(next(end for end in ENDS if left.endswith(end))).rstrip()
+    return left
 
 
 def _response(query: str, prompt: str) -> str:

@@ -31,8 +31,9 @@ SWITCHES = {
     "--reward.offload",
     "--ckpt.load_enable",
     "--ckpt.save_hf",
+    "--algo.dynamic_filtering_enable",
 }
-"""Flags without a value that need a GPU, or an earlier run."""
+"""Flags without a value that need a GPU, or an earlier run, or would leave too few rollouts for a step."""
 
 ELSEWHERE = ("--eval.", "--logger.", "--ckpt.", "--use_ms", "--data.prompt_")
 """What a rehearsal leaves alone: validation, trackers, checkpoints, and how the recipe's data are mixed and split, of which one file is
@@ -114,6 +115,10 @@ def _forced(args: Any, trial: Trial, folder: Path) -> dict[str, list[str]]:
         for model in ("actor", "ref", "critic", "reward")
         for what in ("num_nodes", "num_gpus_per_node")
     }
+    if args.reward.overlong_buffer_len is not None:
+        numbers["--reward.overlong_buffer_len"] = min(args.reward.overlong_buffer_len, trial.response_length)
+    if args.rollout.vllm_generate_batch_size is not None:
+        numbers["--rollout.vllm_generate_batch_size"] = PROMPTS
     texts = {
         "--actor.model_name_or_path": trial.model,
         "--data.prompt_dataset": trial.train,
@@ -121,6 +126,8 @@ def _forced(args: Any, trial: Trial, folder: Path) -> dict[str, list[str]]:
         "--ckpt.output_dir": folder / "model",
         "--ckpt.path": folder / "checkpoints",
     }
+    if args.critic.model_name_or_path:
+        texts["--critic.model_name_or_path"] = trial.model
     return {flag: [str(value)] for flag, value in {**numbers, **texts}.items()} | {"--vllm.enforce_eager": []}
 
 

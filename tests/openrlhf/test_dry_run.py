@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import itertools
 import json
@@ -16,7 +17,8 @@ from typer.testing import CliRunner
 from rredcot_plugin.commands.app import app
 from rredcot_plugin.dry_run.errors import RecipeError
 from rredcot_plugin.dry_run.openrlhf import _score, check_sizes
-from rredcot_plugin.dry_run.openrlhf_training import _kept
+from rredcot_plugin.dry_run.openrlhf_training import _by_flag, _forced, _kept
+from rredcot_plugin.dry_run.trial import Trial
 from rredcot_plugin.integrations import openrlhf_cpu
 
 openrlhf_cpu.activate()
@@ -126,15 +128,17 @@ def test_an_explanation_of_an_agent_spreads_segments_over_the_whole_sequence() -
 
 def test_an_explanation_warns_as_that_of_verl() -> None:
     flags = ["--rollout.n_samples_per_prompt", "1", "--algo.advantage.lambd", "0.9", "--algo.rredcot.lam", "0.95",
-             "--algo.rredcot.segmenter", "turn", "--algo.kl.init_coef", "0.01"]  # fmt: skip
+             "--algo.rredcot.segmenter", "turn", "--algo.kl.init_coef", "0.01",
+             "--actor.policy_loss_type", "gspo"]  # fmt: skip
     done = CliRunner().invoke(
         app, ["explain", str(SCRIPT), *itertools.chain(*(("-O", flag) for flag in flags)), "--json"]
     )
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
-    siblings, theirs, bias = found["warnings"]
+    siblings, theirs, loss, bias = found["warnings"]
     assert siblings.startswith("--rollout.n_samples_per_prompt 1 leaves no siblings")
     assert theirs.startswith("--algo.advantage.lambd 0.9 is OpenRLHF's own") and "--algo.rredcot.lam" in theirs
+    assert loss.startswith("--actor.policy_loss_type gspo gives every token of a trace the mean of its advantages")
     assert bias.startswith("lam=0.95 uses values in place of what later segments earn")
     penalty, turns = found["notes"]
     assert "the penalty is not redistributed" in penalty
@@ -212,6 +216,33 @@ def test_of_mixed_data_one_file_is_left_with_its_only_split() -> None:
     """OpenRLHF wants a probability for each file, and the split that the flag names."""
     flags = [["--data.prompt_probs", "0.5,0.5"], ["--data.prompt_split", "test"], ["--data.input_key", "prompt"]]
     assert _kept([*flags, ["--data.prompt_dataset", "a,b"]], {"--data.prompt_dataset": ["c"]}) == flags[2:]
+
+
+@pytest.mark.parametrize("estimator", ["rredcot", "rredcot_ppo"])
+def test_flags_that_depend_on_sizes_fit_those_of_a_rehearsal(tmp_path: Path, estimator: str) -> None:
+    """By OpenRLHF's own parser and its length penalty."""
+    from rredcot_plugin.dry_run.launch import find_launch
+    from rredcot_plugin.dry_run.openrlhf import read_flags
+
+    words = {
+        "--algo.advantage.estimator": estimator,
+        "--reward.overlong_buffer_len": "512",
+        "--rollout.vllm_generate_batch_size": "128",
+        "--critic.model_name_or_path": "nobody/has-this",
+    }
+    launch = find_launch(SCRIPT, [f"{flag}={value}" for flag, value in words.items()])
+    args = read_flags(launch, tmp_path / "flags.json")
+    trial = Trial(tmp_path, tmp_path, tmp_path, prompt_length=20, response_length=48, steps=2)
+    forced = _forced(args, trial, tmp_path)
+    kept = _kept([*_by_flag(launch.overrides), ["--algo.dynamic_filtering_enable"]], forced)
+    rehearsed = [word for group in kept for word in group] + [
+        word for flag, own in forced.items() for word in (flag, *own)
+    ]
+    assert "--algo.dynamic_filtering_enable" not in rehearsed and "nobody/has-this" not in rehearsed
+    found = read_flags(dataclasses.replace(launch, overrides=tuple(rehearsed)), tmp_path / "rehearsed.json")
+    assert found.reward.overlong_buffer_len <= found.rollout.max_new_tokens == 48
+    assert found.rollout.vllm_generate_batch_size == found.rollout.batch_size
+    assert (found.critic.model_name_or_path == str(tmp_path)) == (estimator == "rredcot_ppo")
 
 
 def test_data_of_ones_own_have_the_columns_that_the_flags_name(

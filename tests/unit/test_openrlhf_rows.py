@@ -87,6 +87,7 @@ def test_rewards_that_are_not_there_yet_are_zero() -> None:
         ({"answer": None, "ground_truth": "42"}, "42"),  # Arrow fills in what other rows have
         ('{"answer": null}', None),
         ('{"answer": 0}', "0"),
+        pytest.param("[" * 100_000, "[" * 100_000, id="deeper than JSON is read"),
     ],
 )
 def test_right_answers(label: Any, answer: str | None) -> None:

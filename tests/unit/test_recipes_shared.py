@@ -188,6 +188,32 @@ def test_the_table_of_the_page_has_every_script_with_its_lengths(argv_of: Argv, 
         assert lengths == f"{prompt} + {response}", name
 
 
+def openrlhf_reward() -> Any:
+    spec = importlib.util.spec_from_file_location("openrlhf_reward", RECIPES / "openrlhf/reward.py")
+    assert spec is not None and spec.loader is not None
+    reward = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(reward)
+    return reward
+
+
+def test_what_closes_a_response_is_taken_off_in_one_look() -> None:
+    """It runs in the process of the rollouts, and a regular expression took minutes for 20,000 line breaks."""
+    reward = openrlhf_reward()
+    assert reward._without_ends(" It is 4. <|im_end|>\n</s> <|im_end|>") == " It is 4."
+    assert reward._without_ends("</s>") == "" == reward._without_ends(" \n")
+    long = "\n" * 200_000 + "x"
+    assert reward._without_ends(long) == long
+
+
+def test_an_answer_copied_from_the_prompt_gets_nothing_in_openrlhf_too() -> None:
+    prompt, label = "Write $\\frac{18}{24}$ in lowest terms.", {"ground_truth": "\\frac{3}{4}"}
+    replies = ["\\boxed{\\frac{18}{24}}", "\\boxed{\\frac{3}{4}}"]
+    scores = [
+        openrlhf_reward().reward_func([prompt + reply], [prompt], [label])["scores"].item() for reply in replies
+    ]
+    assert scores == [0.0, 1.0]
+
+
 @pytest.mark.parametrize(
     "query",
     [
@@ -197,11 +223,7 @@ def test_the_table_of_the_page_has_every_script_with_its_lengths(argv_of: Argv, 
     ],
 )
 def test_the_prompt_is_no_part_of_an_openrlhf_response(query: str) -> None:
-    path = RECIPES / "openrlhf/reward.py"
-    spec = importlib.util.spec_from_file_location("openrlhf_reward", path)
-    assert spec is not None and spec.loader is not None
-    reward = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(reward)
+    reward = openrlhf_reward()
     prompt = "<|user|>Say \\boxed{4}, café.<|assistant|>"
     label = {"ground_truth": "4"}
     replies = ["I cannot.<|im_end|>", "It is \\boxed{4}.<|im_end|>"]

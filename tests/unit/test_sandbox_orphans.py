@@ -17,11 +17,13 @@ PARENT = """
 import ctypes, os, subprocess, sys
 ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # all orphans come here, and are not reaped
 subprocess.run([sys.executable, "-c", sys.argv[1]], check=True)
-for entry in os.listdir("/proc"):
-    if entry.isdigit():
+for entry in filter(str.isdigit, os.listdir("/proc")):
+    try:
         state, parent = open(f"/proc/{entry}/stat").read().rpartition(")")[2].split()[:2]
-        if int(parent) == os.getpid():
-            print(entry, state)
+    except OSError:  # of somebody else, gone since
+        continue
+    if int(parent) == os.getpid():
+        print(entry, state)
 """
 RUNS = """
 from rredcot_plugin.sandbox import Limits, run_code, run_tests

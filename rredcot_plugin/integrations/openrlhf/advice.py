@@ -33,6 +33,11 @@ def warnings_of(settings: RRedCoTConfig, args: Any) -> Iterator[str]:
         yield (
             f"--algo.advantage.no_std_norm has no effect here: {PREFIX}scale is {settings.scale}; what counts is {PREFIX}scale none"
         )
+    if args.actor.policy_loss_type == "gspo" and settings.segmenter != "none":
+        yield (
+            "--actor.policy_loss_type gspo gives every token of a trace the mean of its advantages, so that credit of segments is "
+            "lost; use ppo"
+        )
     yield from biases_of(settings)
     if text := without_recorded(settings, args):
         yield text

@@ -69,6 +69,8 @@ class RRedCoTExperienceMaker(Base):
     def _dispatch_forward(self, group: Any, sync_condition: Any, **kwargs: Any) -> Any:
         if group is self.actor_model_group and self.step is not None:
             flat, backend = iter(self.step.plan.packed), self.settings.probe_backend
+            if self.step.plan.size == 0:
+                backend = "batched"  # without probes the pass is OpenRLHF's alone: no keys and values are kept
             sequences = kwargs["sequences"]
             kwargs["probes"] = [list(itertools.islice(flat, len(own))) for own in sequences]
             kwargs["probe_backend"] = ["cached" if backend == "auto" else backend] * len(sequences)

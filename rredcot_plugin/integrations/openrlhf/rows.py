@@ -88,7 +88,7 @@ def right_answer(label: Any) -> str | None:
         return None
     try:
         found = label if isinstance(label, Mapping) else json.loads(label)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         return str(label)
     if not isinstance(found, Mapping):
         return str(label)
