@@ -34,6 +34,11 @@ def biases_of(config: RRedCoTConfig) -> Iterator[str]:
             f"credit_weight={config.credit_weight} subtracts the luck of later segments: the policy gradient is biased where values "
             "are wrong"
         )
+    if config.calibrate_window == 0 and config.segmenter != "none":
+        yield (
+            "calibrate_window=0 keeps no past step, so that the range of values is that of the batch: the policy gradient is biased "
+            "where a trace alone has the lowest or the highest reward"
+        )
     if not config.leave_one_out and config.segmenter != "none":
         yield "leave_one_out=False lets the outcome of a trace into its own values: the policy gradient is biased"
     if config.match_grpo:

@@ -23,7 +23,7 @@ class RewardModelEstimator:
     trace still sum to its outcome R, whatever R is; where R is the reward model's own score of the whole response,
     the last difference is RED's as well. Values are in the units of that score and not calibrated: R should be in the
     same units.
-    A row with a score that is not finite at a boundary is unknown, and so is every row where there are no scores.
+    A state whose score is not finite has that of the state before it. Where there are no scores, every row is unknown.
 
     Args:
         path: directory of the reward model, a decoder with one score

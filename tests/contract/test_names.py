@@ -178,6 +178,13 @@ def test_rredcot_ppo_switches_the_critic_on() -> None:
             ],
             r"value_estimator=mixture .*single_turn_agent nothing says which rows .*tool_config_path=tools\.yaml",
         ),
+        (
+            [
+                "+algorithm.rredcot.value_estimator=monte_carlo",
+                "actor_rollout_ref.rollout.agent.default_agent_loop=my_loop",
+            ],
+            "default_agent_loop=my_loop is another loop, whose states cannot be brought back",
+        ),
         (["+algorithm.rredcot.value_estimator=gradient", "actor_rollout_ref.actor.strategy=megatron"], "megatron"),
         (
             ["+algorithm.rredcot.baseline=token", "actor_rollout_ref.model.use_fused_kernels=True"],

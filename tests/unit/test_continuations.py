@@ -118,6 +118,16 @@ def test_traces_with_tool_output_have_no_values() -> None:
     assert torch.isfinite(found[0, 2])
 
 
+def test_rows_of_another_loop_have_no_values_whatever_they_hold() -> None:
+    """Whether a trace has values depends on its prompt: a state before a call must not tell that a call follows."""
+    step_rows, segments = rows()
+    fields = [{**FIELDS[0], "agent_name": "my_loop"}, {**FIELDS[1], "agent_name": "single_turn_agent"}]
+    continuations = Continuations(trainer(Server()), MonteCarloEstimator(samples=1))
+    found, notes = continuations.values(3, step_rows, fields, segments, first_state=1)
+    assert notes["rredcot/monte_carlo/left_out/mean"] == 1 / 2
+    assert torch.isnan(found[0]).all() and torch.isfinite(found[1, 2])
+
+
 @pytest.mark.parametrize("keeps", [True, False])
 def test_what_stays_on_single_lines_is_no_part_of_what_a_state_is_worth(keeps: bool) -> None:
     """A continuation's score holds the rewards of its lines too, those of the lines before the state among them."""

@@ -24,7 +24,7 @@ from rredcot_plugin.adapter.process_rewards import parse
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.credit.metrics import share
 from rredcot_plugin.integrations.verl.replay import DifferentReplayError, State, ToolLoop
-from rredcot_plugin.integrations.verl.settings import TOOL_LOOP
+from rredcot_plugin.integrations.verl.settings import ONE_TURN_LOOP, TOOL_LOOP
 from rredcot_plugin.types import Segments
 from rredcot_plugin.values.monte_carlo import MonteCarloEstimator
 
@@ -83,8 +83,8 @@ class Continuations:
         """(B, T): the value of the state before each segment at the segment's first token, NaN elsewhere.
 
         verl's tool loop plays the tools anew on the way to a state; where they answer otherwise than they did, it has
-        no value. Nor has a trace of several outputs, or with masked tokens of another loop: what rewrote the context or
-        wrote these tokens is not known. Traces without one of their values for these reasons are counted.
+        no value. Nor has a trace of several outputs, or of another loop, which the data's ``agent_name`` may ask for: what
+        rewrote the context or wrote its masked tokens is not known. Traces without one of their values for these reasons are counted.
 
         Args:
             fields: per row what the reward function gets beside the tokens.
@@ -122,6 +122,9 @@ class Continuations:
 
     def _can_continue(self, rows: PromptedRollouts, row: int, fields: Mapping[str, Any]) -> bool:
         """Whether the states of a trace can be brought back."""
+        loop = ONE_TURN_LOOP if self.loop is None else TOOL_LOOP
+        if fields.get("agent_name") not in (None, loop):
+            return False
         if self.loop is None:
             return _is_one_turn(rows, row)
         return len(rows.outputs_of(row)) == 1 and "raw_prompt" in fields

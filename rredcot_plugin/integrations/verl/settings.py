@@ -21,8 +21,8 @@ from rredcot_plugin.registry import nearest
 from rredcot_plugin.segmenters import CutSegmenter
 from rredcot_plugin.values.base import scores_read
 
-TOOL_LOOP = "tool_agent"
-"""verl's name for its tool loop."""
+TOOL_LOOP, ONE_TURN_LOOP = "tool_agent", "single_turn_agent"
+"""verl's names for its loops."""
 
 READS = {PPO: "critic", RED: "reward_model"}
 """What an estimator's name promises to read."""
@@ -192,6 +192,9 @@ def why_not_replayed(config: Any) -> str | None:
         return (
             path and f"actor_rollout_ref.rollout.agent.agent_loop_config_path={path} may put others in its place"
         )
+    if rollout.agent.default_agent_loop != ONE_TURN_LOOP:
+        # which traces have values must not depend on what the model goes on to write
+        return f"default_agent_loop={rollout.agent.default_agent_loop} is another loop, whose states cannot be brought back"
     for key in ("tool_config_path", "function_tool_path"):
         if path := rollout.multi_turn.get(key):
             found = f"default_agent_loop={rollout.agent.default_agent_loop}"
