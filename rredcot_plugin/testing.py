@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from rredcot_plugin.segmenters.lookahead import find_lookahead
+from rredcot_plugin.segmenters.trace import spans_of
 from rredcot_plugin.types import MASKED, Rollouts, Segments
 
 SAMPLES = (
@@ -117,6 +118,10 @@ def check_segmenter(
     given = rollouts if rollouts is not None else sample_rollouts()
     if given.token_ids is None:
         raise ValueError("rollouts: expected token_ids to check a segmenter on, got None")
+    if given.token_offsets is not None:  # one for each column is as good as one for each unmasked token
+        columns = [np.flatnonzero(row) for row in given.response_mask.cpu().numpy()]
+        spans = [spans_of(own, at) for own, at in zip(given.token_offsets, columns, strict=True)]
+        given = dataclasses.replace(given, token_offsets=spans)
     before = given.token_ids.clone(), given.response_mask.clone(), list(given.texts or [])
     result = segmenter(given)
     _check_partition(result, given)

@@ -21,7 +21,7 @@ class AdaptiveSegmenter(CutSegmenter):
     """Change points of the mean uncertainty, found as they happen by two one-sided cumulative sums.
 
     The uncertainty (entropy, or surprisal) is averaged over bins of ``bin_tokens``. The first four bins of a segment
-    set its level μ, all bins so far the deviation σ; with x = (bin − μ) / σ the sums g⁺ ← max(0, g⁺ + x − drift) and
+    (more while none differs from any before it) set its level μ, all bins so far the deviation σ; with x = (bin − μ) / σ the sums g⁺ ← max(0, g⁺ + x − drift) and
     g⁻ ← max(0, g⁻ − x − drift) grow while the level lies off, and a segment ends with the bin by which one of them
     exceeds ``threshold``. Source: E. S. Page, "Continuous inspection schemes", Biometrika 1954.
 
@@ -58,6 +58,10 @@ def _alarms(signal: np.ndarray, threshold: float, drift: float) -> list[int]:
     found: list[int] = []
     start = 0
     while (begin := start + REFERENCE_BINS) < len(signal):
+        varied = np.flatnonzero(deviation[begin - 1 :] > 0)  # without any deviation there is no unit to measure by
+        if not len(varied):
+            break
+        begin += int(varied[0])
         at = _first_alarm(signal, start, begin, float(deviation[begin - 1]), threshold, drift)
         if at is None:
             break
@@ -71,7 +75,7 @@ def _first_alarm(
 ) -> int | None:
     """The first entry from ``begin`` on by which one of the sums exceeds the threshold."""
     level, sums = float(signal[start:begin].mean()), np.zeros(2)
-    for at in range(begin if spread > 0 else len(signal), len(signal), BLOCK):
+    for at in range(begin, len(signal), BLOCK):
         x = (signal[at : at + BLOCK] - level) / spread
         totals = np.cumsum(np.stack([x, -x]) - drift, axis=1)
         grown = totals - np.minimum(np.minimum.accumulate(totals, axis=1), -sums[:, None])

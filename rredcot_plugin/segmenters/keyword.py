@@ -50,7 +50,7 @@ class KeywordSegmenter(CutSegmenter):
         check_keywords(self.keywords)
 
     def propose(self, trace: Trace) -> np.ndarray:
-        return keyword_spans(trace, self.keywords)[1]
+        return np.unique(keyword_spans(trace, self.keywords)[1])
 
 
 def check_keywords(keywords: Sequence[str]) -> None:
@@ -78,6 +78,7 @@ def keyword_spans(trace: Trace, keywords: Sequence[str]) -> tuple[np.ndarray, np
 
 @lru_cache(maxsize=8)
 def _marker(keywords: tuple[str, ...]) -> re.Pattern[str]:
-    """Keywords that begin with another one are never seen whole: the shorter one has counted by then."""
+    """Keywords that begin with another one are never seen whole: the shorter one has counted by then. Matches may overlap: one that
+    lies within a longer one counts whether or not that is finished."""
     words = "|".join(re.escape(word) for word in sorted(keywords, key=len))
-    return re.compile(rf"[\n.!?] ?({words})")  # a marker that opens the trace needs no boundary
+    return re.compile(rf"(?=[\n.!?] ?({words}))")  # a marker that opens the trace needs no boundary

@@ -31,10 +31,10 @@ class NestedSegmenter(CutSegmenter):
     As a segmenter it returns the finest level, the common refinement of all ``levels``; `all_levels` returns each.
     ``levels`` names them coarse to fine, each as a registered name, ``{name: ..., options: {...}}`` or a path that
     the registry takes. A level cuts where its segmenter does alone, with the limits in its own options, else with
-    none, and with ``answer_markers`` from here unless its options say otherwise. Of L levels the i-th has at most
+    none, and with those of its ``answer_markers`` that are also here, unless its options say otherwise. Of L levels the i-th has at most
     i/L of ``max_segments``; that room is kept for it, so that no coarse boundary gives way to finer ones. A segment that
     ends at a coarse boundary may have fewer than ``min_segment_tokens``. The final answer is a segment of its own on
-    every level.
+    every level whose markers find it: within ``code``, a block of code is what is cut.
 
     Raises:
         ValueError: no levels, an entry of another form, an unknown name, options that its segmenter does not take;
@@ -79,8 +79,10 @@ class NestedSegmenter(CutSegmenter):
         kept = _starts(coarse, rollouts) if coarse is not None else None
         limits = self._limits_of(number)
 
+        markers = getattr(member, "answer_markers", self.answer_markers)
+
         def decide(trace: Trace) -> NDArray[np.int64]:
-            answers = find_answers(trace, self.answer_markers)
+            answers = find_answers(trace, markers)
             cuts = answers.outside(legal(trace, next(wanted)), with_openings=True)
             first = answers.openings if kept is None else Preferred.always(next(kept))
             return legal(trace, limits.admit(cuts, first))
@@ -97,7 +99,8 @@ class NestedSegmenter(CutSegmenter):
         name, options = _parsed(entry)
         factory = SEGMENTERS.factory(name)
         if isinstance(factory, type) and issubclass(factory, CutSegmenter):
-            options = {"max_segments": NO_LIMIT, "answer_markers": self.answer_markers} | options
+            markers = [marker for marker in factory.answer_markers if marker in self.answer_markers]
+            options = {"max_segments": NO_LIMIT, "answer_markers": markers} | options
         member: Callable[[Rollouts], Segments] = SEGMENTERS.get(name, **options)
         return member
 

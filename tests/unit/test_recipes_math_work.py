@@ -129,6 +129,6 @@ def test_tiny_numbers_are_compared_by_their_ratio(answer: str, truth: str, expec
 def test_a_slow_moment_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     pair = r"\frac{123}{456}", r"\frac{41}{152}"
     with monkeypatch.context() as slow:
-        slow.setattr(reward, "TIMEOUT_SECONDS", 1e-4)
+        slow.setattr(reward._pool(), "ask", lambda question, seconds: None)  # what a worker that was ended says
         assert score(*pair) == 0.0 and not reward.is_parsable(r"\frac{77}{3}")
     assert score(*pair) == 1.0 and reward.is_parsable(r"\frac{77}{3}")
