@@ -116,12 +116,12 @@ def check_segmenter(
             'with rr.get_segmenter("newline")'
         )
     given = rollouts if rollouts is not None else sample_rollouts()
-    if given.token_ids is None:
-        raise ValueError("rollouts: expected token_ids to check a segmenter on, got None")
     if given.token_offsets is not None:  # one for each column is as good as one for each unmasked token
         columns = [np.flatnonzero(row) for row in given.response_mask.cpu().numpy()]
         spans = [spans_of(own, at) for own, at in zip(given.token_offsets, columns, strict=True)]
         given = dataclasses.replace(given, token_offsets=spans)
+    if given.token_ids is None:
+        raise ValueError("rollouts: expected token_ids to check a segmenter on, got None")
     before = given.token_ids.clone(), given.response_mask.clone(), list(given.texts or [])
     result = segmenter(given)
     _check_partition(result, given)

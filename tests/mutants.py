@@ -87,7 +87,7 @@ MUTANTS = (
     Mutant("penalties still to come are forgotten", "pipeline.py", "return baseline, evidence, _baselines(baseline, evidence), penalties, to_come", "return baseline, evidence, _baselines(baseline, evidence), penalties, none", ("unit/test_penalties.py",)),
     Mutant("penalties are divided by", "scaled.py", "    if bool(owed.any()):\n        earned =", "    if False:\n        earned =", ("unit/test_penalties.py",)),
     Mutant("shapers see penalties", "credit/shaping.py", "group_stats(outcomes.score, group_ids, outcomes.finite)", "outcomes.stats", ("unit/test_penalties.py",)),
-    Mutant("luck is added", "pipeline.py", "- luck_of_later(", "+ luck_of_later(", (LATER,)),
+    Mutant("luck is added", "pipeline.py", "(in_values - in_baselines) - later", "(in_values - in_baselines) + later", (LATER,)),
     Mutant("checkpoints forget changes", "values/calibration.py", "state.get(own.name, missing.get(own.name, unknown)) for", 'missing.get(own.name, unknown) if own.name == "change" else state.get(own.name, missing.get(own.name, unknown)) for', (LATER,)),
     Mutant("checkpoints forget luck", "values/calibration.py", "state.get(own.name, missing.get(own.name, unknown)) for", 'missing.get(own.name, unknown) if own.name == "luck" else state.get(own.name, missing.get(own.name, unknown)) for', (LUCK,)),
     Mutant("bias averages out as variance does", "values/luck.py", "rollouts * max(0.0, bias", "max(0.0, bias", (LUCK,)),

@@ -19,6 +19,10 @@ class _Adoption:
     """Whether orphans come to this process, while at least one thread wants them."""
 
     def __init__(self) -> None:
+        self.start_anew()
+
+    def start_anew(self) -> None:
+        """A forked child adopts nobody yet, and another thread of its parent may have had the lock."""
         self.lock = threading.Lock()
         self.wanted = 0
         self.before = 0
@@ -39,9 +43,7 @@ def _asked() -> int:
 
 
 _adoption = _Adoption()
-os.register_at_fork(
-    after_in_child=_adoption.__init__
-)  # a child adopts nobody yet, and another thread may have had the lock
+os.register_at_fork(after_in_child=_adoption.start_anew)
 
 
 @contextlib.contextmanager

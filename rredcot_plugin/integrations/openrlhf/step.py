@@ -99,7 +99,8 @@ class Crediter:
 
         ``kl`` per token of each experience, in nats, is paid with ``coefficient`` and stays on its tokens.
         """
-        rollouts, apart = self._rollouts(experiences, step, kl, coefficient), 0.0
+        rollouts = self._rollouts(experiences, step, kl, coefficient)
+        apart = torch.zeros(())
         if rollouts.penalties is not None and has_groups_mean(self.settings, step.levels[-1]):
             rollouts, apart = _paid_as_theirs(rollouts)
         probed = None
