@@ -25,10 +25,15 @@ def read_value(text: str | IO[str]) -> Any:
     return yaml.load(text, _loader())
 
 
-def read_pairs(pairs: Sequence[str], into: dict[str, Any] | None = None, *, option: str = "set") -> dict[str, Any]:
-    """The mapping with ``key=value`` pairs put in, values in YAML; a dot in a key opens a mapping.
+HOME = re.compile(r"^\+{0,2}algorithm\.rredcot\.")
+"""Where verl's configuration has the options, with what Hydra takes before it."""
 
-    >>> read_pairs(["lam=0.9", "segmenter_kwargs.tokens=8"])
+
+def read_pairs(pairs: Sequence[str], into: dict[str, Any] | None = None, *, option: str = "set") -> dict[str, Any]:
+    """The mapping with ``key=value`` pairs put in, values in YAML; a dot in a key opens a mapping. Keys may be written as for
+    verl, too.
+
+    >>> read_pairs(["+algorithm.rredcot.lam=0.9", "segmenter_kwargs.tokens=8"])
     {'lam': 0.9, 'segmenter_kwargs': {'tokens': 8}}
 
     Raises:
@@ -42,7 +47,7 @@ def read_pairs(pairs: Sequence[str], into: dict[str, Any] | None = None, *, opti
         key, sign, value = pair.partition("=")
         if not sign:
             raise ValueError(f"{option}={pair}: expected KEY=VALUE")
-        *path, last = key.strip().split(".")
+        *path, last = HOME.sub("", key.strip()).split(".")
         at: Any = found
         for part in path:
             at = at.setdefault(part, {})

@@ -126,5 +126,7 @@ def read_problems(source: str, columns: Columns, hub: Mapping[str, HubSource]) -
     elif path.suffix in FILES:
         rows = iter(read_file(path))
     else:
-        raise DataError(f"{source!r}: expected one of {', '.join([*hub])}, or a file ending in {', '.join(FILES)}")
+        raise DataError(
+            f"{source!r}: expected one of {', '.join([*hub])}, reasoning-gym, or a file ending in {', '.join(FILES)}"
+        )
     return (to_problem(row, columns, where) for where, row in rows)

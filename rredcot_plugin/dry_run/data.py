@@ -107,9 +107,9 @@ def _first_rows(key: str, paths: Sequence[Path], wanted: Sequence[str]) -> pa.Ta
         if not path.exists():
             raise RecipeError(f"data.{key}={path}: no such file")
         tables.append(_read(key, path))
+        if not tables[0].num_rows:
+            raise RecipeError(f"data.{key}={paths[0]}: expected rows, got an empty file")
         _check_columns(key, path, tables[-1].schema, wanted)
-    if not tables[0].num_rows:
-        raise RecipeError(f"data.{key}={paths[0]}: expected rows, got an empty file")
     return tables[0]
 
 
@@ -144,6 +144,12 @@ def _check_columns(key: str, path: Path, schema: pa.Schema, wanted: Sequence[str
         )
     if REWARD not in wanted:
         return
+    prompt = schema.field(wanted[0]).type
+    if pa.types.is_string(prompt) or pa.types.is_large_string(prompt):
+        raise RecipeError(
+            f"data.{key}={path}: column {wanted[0]!r} holds text, of which verl's chat template makes empty messages; expected a "
+            'list of messages such as [{"role": "user", "content": "…"}]'
+        )
     reward_model = schema.field(REWARD).type
     parts = [field.name for field in reward_model] if pa.types.is_struct(reward_model) else []
     if "ground_truth" not in parts:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -14,9 +13,7 @@ from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.explanation.answer import OURS, Explanation, rows_of
 from rredcot_plugin.explanation.cost import costs
 from rredcot_plugin.presets import known_keys, resolve_keys
-from rredcot_plugin.written import read_pairs
-
-HOME = re.compile(r"^\+{0,2}" + re.escape(OURS))
+from rredcot_plugin.written import HOME, read_pairs
 
 
 def needs_verl(overrides: Sequence[str]) -> bool:
@@ -38,7 +35,7 @@ def explain_options(pairs: Sequence[str]) -> Explanation:
     Raises:
         ValueError: a pair that cannot be read, an unknown key, or a value that is not allowed.
     """
-    keys, sources = resolve_keys(read_pairs([HOME.sub("", pair) for pair in pairs], option="option"))
+    keys, sources = resolve_keys(read_pairs(pairs, option="option"))
     config = RRedCoTConfig.from_keys(keys, sources)
     choices = automatic(config)
     lines = tuple(costs(config, choices, None))

@@ -68,6 +68,17 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, name: str, text: str, mess
         read(path, ("prompt",))
 
 
+def test_text_where_verl_needs_messages_is_named(tmp_path: Path) -> None:
+    """verl's chat template goes over its characters and makes of each a message without content."""
+    path, wanted = tmp_path / "a.jsonl", ("prompt", "data_source", "reward_model")
+    row = '{"prompt": %s, "data_source": "x", "reward_model": {"ground_truth": "2"}}\n'
+    path.write_text(row % '"1 + 1"', encoding="utf-8")
+    with pytest.raises(RecipeError, match=r"column .prompt. holds text, .* expected a list of messages"):
+        read(path, wanted)
+    path.write_text(row % '[{"role": "user", "content": "1 + 1"}]', encoding="utf-8")
+    assert len(read(path, wanted).rows) == 1
+
+
 @pytest.mark.parametrize(
     ("given", "flags", "expected"),
     [
