@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -11,6 +12,8 @@ import torch
 
 from rredcot_plugin.adapter.probe_plan import ProbePlan, output_at
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
+from rredcot_plugin.credit.redistribution import sum_per_segment
+from rredcot_plugin.credit.turn_rewards import separate
 from rredcot_plugin.text.alignment import TokenBytes
 from rredcot_plugin.types import Credit, Rollouts
 
@@ -64,6 +67,7 @@ class CreditedBatch:
 
     ``rollouts`` are those that ``credit`` was assigned to; ``rows`` has the prompts and texts of the same rows.
     ``asked`` is None where nothing was probed. ``sessions`` are the host's names of the rows, None where it has none.
+    ``keeps`` says that rewards on the way stay where they are, so that values are of what is still to come.
     """
 
     rows: PromptedRollouts
@@ -72,6 +76,13 @@ class CreditedBatch:
     table: TokenBytes
     asked: Asked | None = None
     sessions: Sequence[str] | None = None
+    keeps: bool = False
+
+    @cached_property
+    def paid(self) -> torch.Tensor | None:
+        """(B, S): rewards on the way of each segment; None where there are none, or all is redistributed."""
+        on_the_way = separate(self.rollouts)[1] if self.keeps else None
+        return None if on_the_way is None else sum_per_segment(on_the_way, self.credit.segments)
 
     def prompt(self, row: int, most: int) -> str:
         """The last ``most`` tokens of a prompt as text."""
@@ -88,7 +99,8 @@ class CreditedBatch:
 
 def trace_record(step: int, row: int, batch: CreditedBatch) -> dict[str, Any]:
     """Row ``row`` of a batch as JSON knows it; where it was probed, also ``proposals`` and, at the state before each
-    segment, their ``probabilities``, which show where a value comes from. ``session`` is the host's name of the row; where it
+    segment, their ``probabilities``, which show where a value comes from. A segment's ``paid`` is what stays on it of rewards on
+    the way, of which values of later states are not. ``session`` is the host's name of the row; where it
     is several outputs, ``outputs`` has their numbers and prompts, and every segment the number of its ``output``."""
     record: dict[str, Any] = {
         "step": step,
@@ -100,6 +112,9 @@ def trace_record(step: int, row: int, batch: CreditedBatch) -> dict[str, Any]:
     }
     if batch.sessions is not None:
         record["session"] = batch.sessions[row]
+    if batch.paid is not None and bool(batch.paid[row].any()):
+        for number, segment in enumerate(record["segments"]):
+            segment["paid"] = _number(float(batch.paid[row, number]))
     outputs = batch.rows.outputs_of(row)
     if len(outputs) > 1:
         record["outputs"] = [

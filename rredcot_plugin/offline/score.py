@@ -113,7 +113,8 @@ class ChunkScorer:
             probed=plan.probed(log_probs, length_normalize=self.config.length_normalize),
             calibrator=calibrator,
         )
-        shown = CreditedBatch(batch, rollouts, credit, self.encode_row.table, Asked(plan, log_probs))
+        asked, keeps = Asked(plan, log_probs), self.config.turn_rewards == "keep"
+        shown = CreditedBatch(batch, rollouts, credit, self.encode_row.table, asked, keeps=keeps)
         records = []
         for i, row in enumerate(encoded):
             record = trace_record(row.row.step, i, shown)

@@ -28,7 +28,7 @@ TRAITS = {
     "group_reward": "mean reward of the group",
     "group_peak": "greatest peak of the group",
 }
-"""Name -> what it is; values, rewards and credits in reward units. A trace without reasoning (one segment) has
+"""Name -> what it is; values, rewards and credits in reward units; a value is of the whole trace, with what earlier segments were paid. A trace without reasoning (one segment) has
 its only value, that of the prompt, as peak, low and last; one without tokens has no values."""
 
 Traits = dict[str, float]
@@ -39,7 +39,7 @@ Key = Hashable
 
 def traits_of(trace: Trace) -> Traits:
     """All numbers but those of the group; NaN where one is unknown."""
-    values = [segment.value for segment in trace.segments]
+    values = trace.expected
     after = values[1:] or values
     deltas = [segment.credit for segment in trace.segments]
     last, peak = (values[-1], _extreme(max, after)) if values else (math.nan, math.nan)

@@ -39,7 +39,7 @@ class Reliability:
 
     def __init__(self) -> None:
         self._edges: np.ndarray | None = None
-        self._waiting: list[tuple[list[float], float, int]] = []
+        self._waiting: list[tuple[list[float], list[float], int]] = []
         self._num_waiting = 0
         self._rows: dict[bytes, int] = {}
         self._states = np.zeros((0, MOST_BINS))
@@ -48,14 +48,15 @@ class Reliability:
         self._low, self._high = math.inf, -math.inf
         self._least, self._most = math.inf, -math.inf
 
-    def add(self, values: Sequence[float], reward: float, prompt: str) -> None:
-        """The states of one trace; unknown values are left out, and all of them if the reward is unknown."""
-        known = [value for value in values if math.isfinite(value)]
-        if not known or not math.isfinite(reward):
+    def add(self, values: Sequence[float], followed: Sequence[float], prompt: str) -> None:
+        """The states of one trace and the reward from each on; those of which one is unknown are left out."""
+        pairs = [pair for pair in zip(values, followed, strict=True) if all(map(math.isfinite, pair))]
+        if not pairs:
             return
+        known, rewards = map(list, zip(*pairs, strict=True))
         self._low, self._high = min(self._low, *known), max(self._high, *known)
-        self._least, self._most = min(self._least, reward), max(self._most, reward)
-        self._waiting.append((known, reward, self._row(prompt)))
+        self._least, self._most = min(self._least, *rewards), max(self._most, *rewards)
+        self._waiting.append((known, rewards, self._row(prompt)))
         self._num_waiting += len(known)
         if self._num_waiting >= BUFFERED:
             self._flush()
@@ -77,7 +78,7 @@ class Reliability:
     def _flush(self) -> None:
         values = np.array([value for known, _, _ in self._waiting for value in known])
         lengths = [len(known) for known, _, _ in self._waiting]
-        rewards = np.repeat([reward for _, reward, _ in self._waiting], lengths)
+        rewards = np.array([reward for _, followed, _ in self._waiting for reward in followed])
         rows = np.repeat([row for _, _, row in self._waiting], lengths)
         self._waiting, self._num_waiting = [], 0
         if self._edges is None:

@@ -102,11 +102,11 @@ class _Step:
             self.value.add(trace.segments[0].value)
         for segment in trace.segments:
             self.credit.add(abs(segment.credit))
-        differences = [segment.value - trace.reward for segment in trace.segments]
-        for difference in differences:
+        differences = [own.value - followed for own, followed in zip(trace.segments, trace.followed, strict=True)]
+        for difference, followed in zip(differences, trace.followed, strict=True):
             self.squared_error.add(difference**2)
             if math.isfinite(difference):
-                self.of_states.add(trace.reward)
+                self.of_states.add(followed)
         self.bias.add(trace.uid, [x for x in differences[1:] if math.isfinite(x)])
 
     def summary(self, step: int) -> StepSummary:
@@ -154,7 +154,7 @@ class Statistics:
         self._count("value", values)
         self._count("advantage", [segment.advantage for segment in trace.segments])
         self._count("segment_tokens", [segment.tokens for segment in trace.segments])
-        self._reliability.add(values, trace.reward, trace.prompt)
+        self._reliability.add(values, trace.followed, trace.prompt)
 
     @classmethod
     def of(cls, traces: Iterable[Trace]) -> Statistics:
@@ -174,7 +174,7 @@ class Statistics:
         return (self._least, self._most) if self._least <= self._most else None
 
     def bias(self) -> Interval | None:
-        """Mean of V̂ − R at the boundaries after the prompts, of all steps."""
+        """Mean of V̂ − R, R the reward from there on, at the boundaries after the prompts, of all steps."""
         steps = [step.bias for step in self._steps.values()]
         counts = [count for bias in steps for count in bias.counts]
         return _Bias(counts, [total for bias in steps for total in bias.sums]).interval()

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ class ScoredSegment:
     in reward units. ``advantage`` is that of each of its tokens (the mean over them), NaN where the dump has none.
     ``observation`` is what stood before it that the model did not write, such as the answer of a tool; ``observed`` are the
     characters [from, to) of its own text that the model did not write; ``output`` is the number of the session's output that it
-    is part of, 0 where there is only one.
+    is part of, 0 where there is only one. ``paid`` is what stayed on the segment of rewards on the way: ``value`` is of what
+    comes after those of earlier segments.
     """
 
     text: str
@@ -30,6 +32,7 @@ class ScoredSegment:
     observation: str = ""
     observed: tuple[tuple[int, int], ...] = ()
     output: int = 0
+    paid: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -97,9 +100,23 @@ class Trace:
         return 0.0 if self.worst is None else self.segments[self.worst].credit
 
     @cached_property
+    def _paid_before(self) -> list[float]:
+        return list(accumulate((segment.paid for segment in self.segments), initial=0.0))[:-1]
+
+    @cached_property
+    def expected(self) -> list[float]:
+        """Expected reward of the trace at the state before each segment: V̂ and what earlier segments were paid."""
+        return [own.value + paid for own, paid in zip(self.segments, self._paid_before, strict=True)]
+
+    @cached_property
+    def followed(self) -> list[float]:
+        """Reward from each of these states on, which V̂ predicts: without what earlier segments were paid."""
+        return [self.reward - paid for paid in self._paid_before]
+
+    @cached_property
     def values(self) -> list[float]:
-        """V̂ at every boundary, from the prompt to the reward itself: one more than there are segments."""
-        return [*(segment.value for segment in self.segments), self.reward]
+        """Expected reward at every boundary, from the prompt to the reward itself: one more than there are segments."""
+        return [*self.expected, self.reward]
 
 
 def read_dumps(paths: Iterable[Path] | Path) -> list[Trace]:
@@ -199,6 +216,7 @@ def _segment(part: Any, is_first: bool) -> ScoredSegment:
         observation=_field(part, "observation", str) if "observation" in part else "",
         observed=tuple(_range(own) for own in _listed(part, "observed")),
         output=whole_number(part, "output") if "output" in part else 0,
+        paid=number_or_nan(part, "paid") if "paid" in part else 0.0,
     )
 
 

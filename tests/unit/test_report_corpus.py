@@ -133,7 +133,7 @@ def test_calibration_is_that_of_scikit_learn() -> None:
     values, rewards = rng.random(500), (rng.random(500) < 0.4).astype(float)
     reliability = Reliability()
     for i, (value, reward) in enumerate(zip(values, rewards, strict=True)):
-        reliability.add([value], reward, str(i % 40))
+        reliability.add([value], [reward], str(i % 40))
     bins = reliability.finish()
     means, predicted = curve(rewards, values, n_bins=10)
     assert [found.reward for found in bins] == pytest.approx(means)
@@ -146,8 +146,8 @@ def test_interval_of_calibration_counts_prompts() -> None:
     outcomes = [1.0, 0.0, 0.0, 1.0] * 10
     many, few = Reliability(), Reliability()
     for i, outcome in enumerate(outcomes):
-        many.add([0.55], outcome, str(i))
-        few.add([0.55], outcome, str(i % 4))
+        many.add([0.55], [outcome], str(i))
+        few.add([0.55], [outcome], str(i % 4))
     (many_bin,), (few_bin,) = many.finish(), few.finish()
     t = import_module("scipy.stats").t
     error = math.sqrt(40 / 39 * 40 * 0.25) / 40
@@ -162,7 +162,7 @@ def test_interval_of_prompts_of_unequal_size() -> None:
     states = [(prompt, float(rng.random() < 0.3)) for prompt in range(30) for _ in range(1 + prompt % 7)]
     reliability = Reliability()
     for prompt, reward in states:
-        reliability.add([0.35], reward, str(prompt))
+        reliability.add([0.35], [reward], str(prompt))
     (found,) = reliability.finish()
     mean = sum(reward for _, reward in states) / len(states)
     off = [sum(reward - mean for prompt, reward in states if prompt == g) for g in range(30)]
@@ -179,7 +179,7 @@ def test_interval_covers_the_mean_of_clusters() -> None:
         reliability = Reliability()
         for prompt, chance in enumerate(rng.beta(1, 1, size=20)):
             for _ in range(rng.integers(2, 9)):
-                reliability.add([0.5, 0.52], float(rng.random() < chance), str(prompt))
+                reliability.add([0.5, 0.52], [float(rng.random() < chance)] * 2, str(prompt))
         (found,) = reliability.finish()
         covered += found.reward_low <= 0.5 <= found.reward_high
     assert 0.91 < covered / 400 < 0.98
@@ -188,9 +188,9 @@ def test_interval_covers_the_mean_of_clusters() -> None:
 def test_interval_of_no_deviation_and_of_one_prompt() -> None:
     reliability = Reliability()
     for i in range(10):
-        reliability.add([0.05], 0.0, str(i))
-        reliability.add([0.95], 1.0, str(i))
-    reliability.add([0.45], 1.0, "x")
+        reliability.add([0.05], [0.0], str(i))
+        reliability.add([0.95], [1.0], str(i))
+    reliability.add([0.45], [1.0], "x")
     low, middle, high = reliability.finish()
     assert low.reward_low == 0.0
     assert low.reward_high == pytest.approx(1 - 0.025**0.1)  # Clopper and Pearson for 0 of 10
@@ -200,8 +200,8 @@ def test_interval_of_no_deviation_and_of_one_prompt() -> None:
 
 def test_calibration_bins_stay_when_later_values_lie_outside() -> None:
     reliability = Reliability()
-    reliability.add([0.5] * BUFFERED, 1.0, "a")
-    reliability.add([-2.0, 3.0], 0.0, "b")
+    reliability.add([0.5] * BUFFERED, [1.0] * BUFFERED, "a")
+    reliability.add([-2.0, 3.0], [0.0] * 2, "b")
     first, middle, last = reliability.finish()
     assert (first.low, last.high) == (-2.0, 3.0)
     assert (first.states, middle.states, last.states) == (1, BUFFERED, 1)
@@ -211,7 +211,7 @@ def test_prompts_beyond_the_most_share_their_sums(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("rredcot_plugin.report.reliability.MOST_PROMPTS", 8)
     reliability = Reliability()
     for i in range(100):
-        reliability.add([0.5], float(i % 2), str(i))
+        reliability.add([0.5], [float(i % 2)], str(i))
     (found,) = reliability.finish()
     assert (found.states, found.prompts, found.reward) == (100, 8, 0.5)
 
@@ -293,6 +293,6 @@ def test_every_trace_of_a_small_corpus_is_shown(tmp_path: Path) -> None:
 
 def test_values_next_to_nothing_are_counted() -> None:
     numbers = Reliability()
-    numbers.add([-5e-324, 0.0], 1.0, "a")
+    numbers.add([-5e-324, 0.0], [1.0] * 2, "a")
     (found,) = numbers.finish()
     assert (found.states, found.reward) == (2, 1.0)

@@ -122,9 +122,9 @@ class RRedCoTExperienceMaker(Base):
         if self.dumper is None or self.global_step % self.settings.dump_every:
             return
         asked = None if step.answers is None else Asked(step.plan, step.answers)
-        self.dumper.write(
-            self.global_step, 0, CreditedBatch(step.rows, rollouts, credit, self.crediter.table, asked)
-        )
+        keeps = self.settings.turn_rewards == "keep"
+        batch = CreditedBatch(step.rows, rollouts, credit, self.crediter.table, asked, keeps=keeps)
+        self.dumper.write(self.global_step, 0, batch)
 
 
 host.RemoteExperienceMaker = RRedCoTExperienceMaker
