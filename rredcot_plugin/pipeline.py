@@ -72,7 +72,7 @@ def assign_credit(
     segments, coarse, report = _segmented(rollouts, config, segments, coarse, states)
     rollouts, penalties, outcomes, earned, way = _earned(rollouts, config, segments)
     past = calibrator or config.build_calibrator()
-    found = step_values(rollouts, config, segments, outcomes, values, probed, past, states.prefixes)
+    found = step_values(rollouts, config, segments, outcomes, values, probed, past, states.prefixes, way)
     report |= {"rredcot/fallback/nonfinite_reward/mean": metric.share(~outcomes.finite)} | found.notes
     values = torch.where(segments.exists & outcomes.finite[:, None], found.values, 0.0)
     whole = found.given or config.has_critic

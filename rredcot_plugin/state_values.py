@@ -13,6 +13,7 @@ from rredcot_plugin.checks import check_finite, check_shape
 from rredcot_plugin.choices import is_grpo
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.credit import metrics as metric
+from rredcot_plugin.credit.turn_rewards import TurnRewards
 from rredcot_plugin.groups import Outcomes, group_stats
 from rredcot_plugin.types import Rollouts, Segments
 from rredcot_plugin.values.base import Probed, calibrates, estimate, proposal_limits
@@ -40,9 +41,10 @@ def step_values(
     probed: Probed | Mapping[str, Probed] | None,
     calibrator: OutcomeCalibrator,
     prefixes: PrefixNumbers | None,
+    way: TurnRewards | None,
 ) -> StepValues:
     """V̂ of every state: as given; else the prior at the prompt and the estimator's after it, the prior where it has
-    nothing to say, calibrated."""
+    nothing to say, calibrated. A critic's are of rewards on the ``way`` too, and so is what its metrics compare them with."""
     stats, finite = outcomes.stats, outcomes.finite
     fit = partial(
         StepFit, rollouts, segments, outcomes=outcomes, calibrator=calibrator, prefixes=prefixes
@@ -69,7 +71,10 @@ def step_values(
         notes |= of_fit
     if config.prior_from_group:
         values = torch.cat([prior[:, None], values[:, 1:]], dim=1)
-    notes |= metric.calibration_metrics(values, outcomes.score, segments, finite)
+    followed = outcomes.score[:, None].expand_as(values)
+    if way is not None and config.has_critic:
+        followed = followed + way.to_go
+    notes |= metric.calibration_metrics(values, followed, segments, finite)
     exists = segments.exists[:, 1:] & found.known[:, None]
     return StepValues(values, step_fit, notes | metric.mean_and_extremes("rredcot/value/raw", raw[:, 1:][exists]))
 

@@ -66,9 +66,9 @@ def credit_metrics(
 
 
 def calibration_metrics(
-    values: Float[Tensor, "B S"], outcome: Float[Tensor, " B"], segments: Segments, finite: Bool[Tensor, " B"]
+    values: Float[Tensor, "B S"], outcome: Float[Tensor, "B S"], segments: Segments, finite: Bool[Tensor, " B"]
 ) -> dict[str, float]:
-    """How well the values of the boundaries predict the outcome, both put on [0, 1].
+    """How well the values of the boundaries predict the outcome from there on, both put on [0, 1].
 
     ``brier``: mean squared error; ``ece``: expected calibration error over ten bins of equal width;
     ``explained_variance``: 1 − var(R − V̂) / var(R), 0 where R does not vary.
@@ -77,11 +77,11 @@ def calibration_metrics(
     at[:, 0] = False
     if not bool(at.any()):
         return {}
-    low, high = float(outcome[finite].min()), float(outcome[finite].max())
+    low, high = float(outcome[at].min()), float(outcome[at].max())
     if high - low < 1e-6:
         return {}
     p = ((values.double() - low) / (high - low))[at]
-    y = (((outcome.double() - low) / (high - low))[:, None].expand_as(values))[at]
+    y = ((outcome.double() - low) / (high - low))[at]
     bins = (p * 10).nan_to_num(0.0).clamp(0, 9).long()
     counts = p.new_zeros(10).index_add_(0, bins, torch.ones_like(p))
     gap = p.new_zeros(10).index_add_(0, bins, p - y).abs()

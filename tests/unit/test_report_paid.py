@@ -70,3 +70,22 @@ def test_the_curve_of_a_trace_rises_by_the_credit_of_each_segment() -> None:
 def test_lines_say_what_they_were_paid_where_it_stays_on_them() -> None:
     assert [segment.paid for segment in traces()[-1].segments] == [0.5, 0.5, 0.0]
     assert not any(segment.paid for trace in traces("redistribute") for segment in trace.segments)
+
+
+def test_metrics_of_a_critic_compare_it_with_what_followed() -> None:
+    """Right values of a critic, which are of rewards on the way too, explain variance."""
+    draw = torch.Generator().manual_seed(0)
+    paid = (torch.rand(64, 3, generator=draw) < 0.5).float()
+    plain = text_rollouts([TEXT] * 64, [float(end) for *_, end in paid.tolist()])
+    rewards = plain.rewards.clone()
+    for place, at in enumerate(ENDS):
+        rewards[:, at] += paid[:, place]
+    scores = torch.full(plain.rewards.shape, 0.5)
+    scores[:, : ENDS[1] + 1], scores[:, : ENDS[0] + 1] = 1.0, 1.5
+    rollouts = dataclasses.replace(plain, rewards=rewards, token_scores={"critic": scores})
+    options = {"value_estimator": "critic", "segmenter": "newline", "scale": "none", "prior_from_group": False}
+    config = rr.RRedCoTConfig.from_mapping({**options, "segmenter_kwargs": {"min_segment_tokens": 1}})
+    credit = rr.assign_credit(rollouts, config)
+    assert credit.metrics["rredcot/value/explained_variance/mean"] > 0.0
+    # after the first line both are still to come, after the second one: of rewards from 0 to 2
+    assert credit.metrics["rredcot/value/brier/mean"] == pytest.approx((0.5 + 0.25) / 2 / 4, abs=0.03)
