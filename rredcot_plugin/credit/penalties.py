@@ -25,7 +25,7 @@ def without_penalties(outcomes: Outcomes, group_ids: Sequence[Hashable]) -> Outc
     """The same of the score alone, with its groups' statistics.
 
     What advantages are divided by is taken from it: in a group of equal scores the deviation of the whole reward is that of the
-    penalties, and dividing by it would make noise of a thousandth as large as a reward.
+    penalties, and divided by it, a penalty of a thousandth counts as much as a reward.
     """
     stats = group_stats(outcomes.score, group_ids, outcomes.finite)
     return dataclasses.replace(outcomes, total=outcomes.score, stats=stats)
