@@ -82,7 +82,7 @@ class RRedCoTConfig(Options):
         """A λ for rewards on the way needs rewards on the way, and values that are of the outcome alone."""
         if self.lam_turn_rewards is None:
             return
-        if self.turn_rewards != "keep":
+        if not self.keeps_turn_rewards:
             raise ValueError(
                 f"lam_turn_rewards={self.lam_turn_rewards}: turn_rewards={self.turn_rewards} leaves no rewards before the "
                 "last token, or use turn_rewards=keep"
@@ -179,6 +179,11 @@ class RRedCoTConfig(Options):
     def has_critic(self) -> bool:
         """Whether a trained critic's values are among what the estimator reads."""
         return "critic" in scores_read(self.build_value_estimator())
+
+    @property
+    def keeps_turn_rewards(self) -> bool:
+        """Whether rewards on the way stay where they are, so that values are of what is still to come."""
+        return self.turn_rewards == "keep"
 
     @property
     def lam_on_the_way(self) -> float:

@@ -71,7 +71,7 @@ def assign_credit(
     config, states = _options(config), states or StateNumbers()
     segments, coarse, report = _segmented(rollouts, config, segments, coarse, states)
     rollouts, penalties, outcomes, earned, way = _earned(rollouts, config, segments)
-    past = calibrator or config.build_calibrator()
+    past = config.build_calibrator() if calibrator is None else calibrator
     found = step_values(rollouts, config, segments, outcomes, values, probed, past, states.prefixes, way)
     report |= {"rredcot/fallback/nonfinite_reward/mean": metric.share(~outcomes.finite)} | found.notes
     values = torch.where(segments.exists & outcomes.finite[:, None], found.values, 0.0)
@@ -112,7 +112,8 @@ def _segmented(
     coarse: Segments | None,
     states: StateNumbers,
 ) -> tuple[Segments, Segments | None, dict[str, float]]:
-    """Segments and the coarse ones, as given or by the configured segmenter; whether its boundaries look ahead."""
+    """Segments and the coarse ones, as given or by the configured segmenter; whether its boundaries look ahead. Checked, and
+    ``states`` with them."""
     notes = {}
     if segments is None:
         if rollouts.token_ids is None:
@@ -132,7 +133,7 @@ def _earned(
     """The rollouts without rewards on the way that stay where they are; penalties of each segment; what is left to
     redistribute; all that was earned; and those rewards, None where there are none."""
     penalties, earned = _outcomes(rollouts, segments)
-    if config.turn_rewards != "keep" or has_groups_mean(config, segments):
+    if not config.keeps_turn_rewards or has_groups_mean(config, segments):
         return rollouts, penalties, earned, earned, None
     rest, way = TurnRewards.taken_from(rollouts, segments, earned)
     return rest, penalties, earned if way is None else _outcomes(rest, segments)[1], earned, way
@@ -156,18 +157,19 @@ def _gae(
     levels: tuple[Segments, Segments | None],
     finite: torch.Tensor,
     deltas: torch.Tensor,
-    paid: torch.Tensor | float = 0.0,
+    paid: torch.Tensor | None = None,
     *,
     whole: bool,
 ) -> torch.Tensor:
     """Â before scaling, over the segments and the coarse ones, 0 in rows that are not ``finite``. Rewards on the way may have
     a λ of their own, unless values are of them too (``whole``)."""
-    if isinstance(paid, float) or config.lam_turn_rewards is None or whole:
-        found = gae_over(deltas + paid, *levels, config.lam, config.lam_coarse)
-    else:
+    own = None
+    if paid is not None and (config.lam_turn_rewards is None or whole):
+        deltas = deltas + paid
+    elif paid is not None:
         own = segment_gae(paid, levels[0].num_segments, config.lam_on_the_way)
-        found = own + gae_over(deltas, *levels, config.lam, config.lam_coarse)
-    return torch.where(finite[:, None], found, 0.0)
+    found = gae_over(deltas, *levels, config.lam, config.lam_coarse)
+    return torch.where(finite[:, None], found if own is None else own + found, 0.0)
 
 
 def _measuring(

@@ -13,6 +13,7 @@ from rredcot_plugin.checks import check_finite, check_shape
 from rredcot_plugin.choices import is_grpo
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.credit import metrics as metric
+from rredcot_plugin.credit.advantages import segment_gae
 from rredcot_plugin.credit.turn_rewards import TurnRewards
 from rredcot_plugin.groups import Outcomes, group_stats
 from rredcot_plugin.types import Rollouts, Segments
@@ -73,7 +74,7 @@ def step_values(
         values = torch.cat([prior[:, None], values[:, 1:]], dim=1)
     followed = outcomes.score[:, None].expand_as(values)
     if way is not None and config.has_critic:
-        followed = followed + way.to_go
+        followed = followed + segment_gae(way.paid, segments.num_segments, 1.0)
     notes |= metric.calibration_metrics(values, followed, segments, finite)
     exists = segments.exists[:, 1:] & found.known[:, None]
     return StepValues(values, step_fit, notes | metric.mean_and_extremes("rredcot/value/raw", raw[:, 1:][exists]))

@@ -99,16 +99,15 @@ COMMANDS = {
         for group, systems in ((4, "grpo"), (1, "grpo rredcot line_rewards --system lean preset=lean"))
     },
     **{
-        f"learning_lm_{family}_again": f"python benchmarks/learning.py --batch lm --matmul bfloat16 --families {family} "
-        f"--steps 50 --eval-every 10 --prompts 16 --group 1 --systems {systems} --system lean preset=lean --rates 2e-5 "
-        f"--tuning-seeds --seeds 5 6 7 --output benchmarks/results/learning_lm_{family}_again.json"
-        for family, systems in (("ranks", "rredcot mc_grpo"), ("totals", "rredcot"))
-    },
-    **{
-        f"learning_lm_{family}_more": f"python benchmarks/learning.py --batch lm --matmul bfloat16 --families {family} "
+        f"learning_lm_{family}_{which}": f"python benchmarks/learning.py --batch lm --matmul bfloat16 --families {family} "
         f"--steps 50 --eval-every 10 --prompts 16 --group 1 --systems rredcot {more} --rates 2e-5 --tuning-seeds "
-        f"--seeds 8 9 --output benchmarks/results/learning_lm_{family}_more.json"
-        for family, more in (("ranks", "mc_grpo"), ("totals", "--system lean preset=lean"))
+        f"--seeds {seeds} --output benchmarks/results/learning_lm_{family}_{which}.json"
+        for which, seeds, family, more in (
+            ("again", "5 6 7", "ranks", "mc_grpo --system lean preset=lean"),
+            ("again", "5 6 7", "totals", "--system lean preset=lean"),
+            ("more", "8 9", "ranks", "mc_grpo"),
+            ("more", "8 9", "totals", "--system lean preset=lean"),
+        )
     },
     **{
         f"learning_lm_{family}_{which}_4": f"python benchmarks/learning.py --batch lm --matmul bfloat16 --families {family} "

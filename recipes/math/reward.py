@@ -173,24 +173,12 @@ def leaves_the_work(gold: str, answer: str, question: str) -> bool:
     return any(copied.search(normalise(part)) for part in _FORMULA_ENDS.split(question))
 
 
-class _NoReplyError(Exception):
-    """A comparison took too long, or its process ended: no reply that is worth remembering."""
-
-
 def is_equal(gold: str, answer: str) -> bool:
     r"""True if the two answers are the same mathematically; a comparison that takes too long is a no.
 
     >>> is_equal("1000", "1,000.0"), is_equal("4", "42"), is_equal("5", "5 dollars")
     (True, False, True)
     """
-    try:
-        return _is_equal(gold, answer)
-    except _NoReplyError:
-        return False
-
-
-@lru_cache(maxsize=8192)
-def _is_equal(gold: str, answer: str) -> bool:
     left, right = normalise(gold), normalise(answer)
     if left == right:
         return bool(right)
@@ -204,25 +192,17 @@ def _is_equal(gold: str, answer: str) -> bool:
         return parse_number(unit[1]) == left_number
     if _SEVERAL_NUMBERS.search(right) and not _SEVERAL_NUMBERS.search(left):
         return False  # math-verify would add them up
-    return _ask({"gold": _without_tail(gold), "answer": _without_tail(answer)})
+    return _ask(gold, answer)
 
 
 def is_parsable(gold: str) -> bool:
     """True if math-verify can read this ground truth, so that answers can be compared with it; longer than an answer may be, none
     ever equals it."""
-    try:
-        return _is_parsable(gold)
-    except _NoReplyError:
-        return False
-
-
-@lru_cache(maxsize=8192)
-def _is_parsable(gold: str) -> bool:
     if len(gold) > MAX_ANSWER_CHARS:
         return False
     if parse_number(normalise(gold)) is not None:
         return True
-    return _ask({"gold": _without_tail(gold)})
+    return _ask(gold)
 
 
 def _without_tail(answer: str) -> str:
@@ -248,10 +228,24 @@ def _pool() -> Any:
         return _THE_POOL[os.getpid()]
 
 
-def _ask(question: Mapping[str, str]) -> bool:
-    """The reply of a worker; `_NoReplyError` where there was none in time."""
+class _NoReplyError(Exception):
+    """A worker took too long, or ended: no reply that is worth remembering."""
+
+
+def _ask(gold: str, answer: str | None = None) -> bool:
+    """Whether a worker finds them equal, or, without an answer, can read the ground truth; False where there was no reply in
+    time."""
+    try:
+        return _reply(_without_tail(gold), None if answer is None else _without_tail(answer))
+    except _NoReplyError:
+        return False
+
+
+@lru_cache(maxsize=8192)
+def _reply(gold: str, answer: str | None) -> bool:
     require_math_verify()
-    reply = _pool().ask(question, TIMEOUT_SECONDS)
-    if reply is None:
+    question = {"gold": gold} if answer is None else {"gold": gold, "answer": answer}
+    found = _pool().ask(question, TIMEOUT_SECONDS)
+    if found is None:
         raise _NoReplyError
-    return bool(reply)
+    return bool(found)

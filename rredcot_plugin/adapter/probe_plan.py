@@ -126,7 +126,7 @@ def plan_probes(
 
 def redistributed(rollouts: Rollouts, config: RRedCoTConfig) -> Float[Tensor, " B"]:
     """What each answer is worth: the outcome, without rewards on the way where these stay on their own segments."""
-    return (separate(rollouts)[0] if config.turn_rewards == "keep" else rollouts).outcomes
+    return (separate(rollouts)[0] if config.keeps_turn_rewards else rollouts).outcomes
 
 
 def place_probes(

@@ -28,11 +28,6 @@ class TurnRewards:
     paid: Float[Tensor, "B S"]
     expected: Float[Tensor, "B S"]
 
-    @property
-    def to_go(self) -> Float[Tensor, "B S"]:
-        """What each state on was paid on the way."""
-        return self.paid.flip(1).cumsum(1).flip(1)
-
     @classmethod
     def taken_from(
         cls, rollouts: Rollouts, segments: Segments, earned: Outcomes

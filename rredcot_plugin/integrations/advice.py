@@ -17,6 +17,11 @@ def no_siblings(one_rollout: str) -> str:
     )
 
 
+def loses_credit(loss: str, instead: str) -> str:
+    """Of a loss of whole traces, as ``loss`` sets it, with what to use ``instead``."""
+    return f"{loss} gives every token of a trace the mean of its advantages, so that credit of segments is lost; use {instead}"
+
+
 def without_log_probs(settings: RRedCoTConfig, key: str, off: str, on: str) -> str:
     """What is left of the segmenter, whose key is ``key``, where ``off`` keeps the rollout engine from recording log-probs; empty
     if it reads none.

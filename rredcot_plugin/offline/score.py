@@ -113,7 +113,7 @@ class ChunkScorer:
             probed=plan.probed(log_probs, length_normalize=self.config.length_normalize),
             calibrator=calibrator,
         )
-        asked, keeps = Asked(plan, log_probs), self.config.turn_rewards == "keep"
+        asked, keeps = Asked(plan, log_probs), self.config.keeps_turn_rewards
         shown = CreditedBatch(batch, rollouts, credit, self.encode_row.table, asked, keeps=keeps)
         records = []
         for i, row in enumerate(encoded):

@@ -28,7 +28,8 @@ TRAITS = {
     "group_reward": "mean reward of the group",
     "group_peak": "greatest peak of the group",
 }
-"""Name -> what it is; values, rewards and credits in reward units; a value is of the whole trace, with what earlier segments were paid. A trace without reasoning (one segment) has
+"""Name -> what it is; values, rewards and credits in reward units; a value is of the whole trace, with what earlier segments
+were paid. A trace without reasoning (one segment) has
 its only value, that of the prompt, as peak, low and last; one without tokens has no values."""
 
 Traits = dict[str, float]

@@ -21,7 +21,7 @@ class AdaptiveSegmenter(CutSegmenter):
     """Change points of the mean uncertainty, found as they happen by two one-sided cumulative sums.
 
     The uncertainty (entropy, or surprisal) is averaged over bins of ``bin_tokens``. The first four bins of a segment
-    (more while none differs from any before it) set its level μ, all bins so far the deviation σ; with x = (bin − μ) / σ the sums g⁺ ← max(0, g⁺ + x − drift) and
+    (more while all are equal) set its level μ, all bins so far the deviation σ; with x = (bin − μ) / σ the sums g⁺ ← max(0, g⁺ + x − drift) and
     g⁻ ← max(0, g⁻ − x − drift) grow while the level lies off, and a segment ends with the bin by which one of them
     exceeds ``threshold``. Source: E. S. Page, "Continuous inspection schemes", Biometrika 1954.
 

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from rredcot_plugin.segmenters.characters import REPLACEMENT
+from rredcot_plugin.segmenters.trace import spans_of
 from rredcot_plugin.types import MASKED, Rollouts, Segments
 
 if TYPE_CHECKING:
@@ -164,8 +165,7 @@ class _Prefix:
         """(n, 2) of the unmasked tokens; all at 0 without texts."""
         if self.rollouts.token_offsets is None:
             return np.zeros((len(self.columns), 2), dtype=np.int64)
-        spans = np.asarray(self.rollouts.token_offsets[self.row], dtype=np.int64).reshape(-1, 2)
-        return spans if len(spans) == len(self.columns) else spans[self.columns]
+        return spans_of(self.rollouts.token_offsets[self.row], self.columns)
 
     @property
     def text(self) -> str:

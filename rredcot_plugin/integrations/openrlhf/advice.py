@@ -8,7 +8,7 @@ from typing import Any
 
 from rredcot_plugin.biases import biases_of
 from rredcot_plugin.config import RRedCoTConfig
-from rredcot_plugin.integrations.advice import entropies_later, few_segments, no_siblings
+from rredcot_plugin.integrations.advice import entropies_later, few_segments, loses_credit, no_siblings
 from rredcot_plugin.integrations.openrlhf.arguments import PREFIX
 from rredcot_plugin.integrations.openrlhf.settings import longest_response, without_recorded
 
@@ -34,10 +34,7 @@ def warnings_of(settings: RRedCoTConfig, args: Any) -> Iterator[str]:
             f"--algo.advantage.no_std_norm has no effect here: {PREFIX}scale is {settings.scale}; what counts is {PREFIX}scale none"
         )
     if args.actor.policy_loss_type == "gspo" and settings.segmenter != "none":
-        yield (
-            "--actor.policy_loss_type gspo gives every token of a trace the mean of its advantages, so that credit of segments is "
-            "lost; use ppo"
-        )
+        yield loses_credit("--actor.policy_loss_type gspo", "ppo")
     yield from biases_of(settings)
     if text := without_recorded(settings, args):
         yield text

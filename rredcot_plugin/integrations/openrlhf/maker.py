@@ -122,7 +122,7 @@ class RRedCoTExperienceMaker(Base):
         if self.dumper is None or self.global_step % self.settings.dump_every:
             return
         asked = None if step.answers is None else Asked(step.plan, step.answers)
-        keeps = self.settings.turn_rewards == "keep"
+        keeps = self.settings.keeps_turn_rewards
         batch = CreditedBatch(step.rows, rollouts, credit, self.crediter.table, asked, keeps=keeps)
         self.dumper.write(self.global_step, 0, batch)
 

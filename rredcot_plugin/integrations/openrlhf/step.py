@@ -99,10 +99,13 @@ class Crediter:
 
         ``kl`` per token of each experience, in nats, is paid with ``coefficient`` and stays on its tokens.
         """
-        rollouts = self._rollouts(experiences, step, kl, coefficient)
-        apart = torch.zeros(())
-        if rollouts.penalties is not None and has_groups_mean(self.settings, step.levels[-1]):
-            rollouts, apart = _paid_as_theirs(rollouts)
+        rollouts, apart = self._rollouts(experiences, step), torch.zeros(())
+        if coefficient > 0:
+            paid = torch.where(rollouts.response_mask, -coefficient * response_numbers(kl, step.places), 0.0)
+            if has_groups_mean(self.settings, step.levels[-1]):
+                apart = _to_go(paid, rollouts.response_mask)
+            else:
+                rollouts = dataclasses.replace(rollouts, rewards=rollouts.rewards + paid, penalties=paid)
         probed = None
         if step.answers is not None and step.plan.size:
             probed = step.plan.probed(step.answers, length_normalize=self.settings.length_normalize)
@@ -125,26 +128,18 @@ class Crediter:
         write_tokens(experiences, step.places, "returns", credit.returns)
         return credit, rollouts
 
-    def _rollouts(
-        self, experiences: list[Any], step: Step, kl: list[torch.Tensor], coefficient: float
-    ) -> Rollouts:
-        """The rows with what the passes have found, with rewards after length penalties, and with the KL penalty."""
+    def _rollouts(self, experiences: list[Any], step: Step) -> Rollouts:
+        """The rows with what the passes have found, and with rewards after length penalties."""
         mask = step.rows.rollouts.response_mask
         rewards = read_rewards(experiences, step.places, mask)
         if step.moved is not None:
             rewards = rewards + step.moved
-        penalties = None
-        if coefficient > 0:
-            penalties = torch.where(mask, -coefficient * response_numbers(kl, step.places), 0.0)
-            rewards = rewards + penalties
         tables = {"log_probs": [experience.action_log_probs for experience in experiences], **step.signals}
         found: dict[str, Any] = {
             name: torch.where(mask, response_numbers(own, step.places), 0.0) for name, own in tables.items()
         }
         scores = self._scores(experiences, step)
-        return dataclasses.replace(
-            step.rows.rollouts, rewards=rewards, penalties=penalties, token_scores=scores, **found
-        )
+        return dataclasses.replace(step.rows.rollouts, rewards=rewards, token_scores=scores, **found)
 
     def _scores(self, experiences: list[Any], step: Step) -> dict[str, torch.Tensor]:
         """What a critic or a reward model says of the state before each token, (rows, T): column j of either has seen token j."""
@@ -167,10 +162,7 @@ class Crediter:
         return torch.where(known, (stds + EPSILON) / (stds + THEIR_EPSILON), 1.0).float()[:, None]
 
 
-def _paid_as_theirs(rollouts: Rollouts) -> tuple[Rollouts, torch.Tensor]:
-    """With one segment per trace, as ``group_norm`` and ``dr_grpo`` do: the rows without the KL penalty, and what each token has
-    still to pay, (B, T), which is added to advantages unscaled."""
-    assert rollouts.penalties is not None
-    to_go = rollouts.penalties.flip(1).cumsum(1).flip(1)
-    scores = dataclasses.replace(rollouts, rewards=rollouts.rewards - rollouts.penalties, penalties=None)
-    return scores, torch.where(rollouts.response_mask, to_go, 0.0)
+def _to_go(paid: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """(B, T): what each token and those after it pay. With one segment per trace, ``group_norm`` and ``dr_grpo`` add it to
+    advantages, unscaled."""
+    return torch.where(mask, paid.flip(1).cumsum(1).flip(1), 0.0)

@@ -10,7 +10,13 @@ from omegaconf import OmegaConf
 
 from rredcot_plugin.biases import biases_of
 from rredcot_plugin.config import RRedCoTConfig
-from rredcot_plugin.integrations.advice import entropies_later, few_segments, no_siblings, without_log_probs
+from rredcot_plugin.integrations.advice import (
+    entropies_later,
+    few_segments,
+    loses_credit,
+    no_siblings,
+    without_log_probs,
+)
 from rredcot_plugin.integrations.verl.estimator import RED
 from rredcot_plugin.integrations.verl.settings import bypasses
 from rredcot_plugin.values.base import proposal_limits, scores_read
@@ -70,10 +76,7 @@ def _of_bias(config: Any, settings: RRedCoTConfig) -> Iterator[str]:
 def _of_the_loss(config: Any, settings: RRedCoTConfig) -> Iterator[str]:
     mode = OmegaConf.select(config, "actor_rollout_ref.actor.policy_loss.loss_mode")
     if mode == "geo_mean" and settings.segmenter != "none":
-        yield (
-            "actor_rollout_ref.actor.policy_loss.loss_mode=geo_mean gives every token of a trace the mean of its advantages, so "
-            "that credit of segments is lost; use vanilla or gspo"
-        )
+        yield loses_credit("actor_rollout_ref.actor.policy_loss.loss_mode=geo_mean", "vanilla or gspo")
 
 
 def _of_weights(config: Any, settings: RRedCoTConfig) -> Iterator[str]:

@@ -62,7 +62,7 @@ class StepReader:
                 self.scorer = PrefixScorer(trainer, leaf)
             if isinstance(leaf, MonteCarloEstimator):
                 first_state = 1 if settings.prior_from_group else 0
-                keeps = settings.turn_rewards == "keep"
+                keeps = settings.keeps_turn_rewards
                 self.monte_carlo = MonteCarloHook(
                     trainer, leaf, open_rows, self._segments, first_state, keeps=keeps
                 )

@@ -158,8 +158,8 @@ class CreditRunner:
         if state.rows is not None:
             asked = None if state.log_probs is None else Asked(state.plan, state.log_probs)
             assert self._table is not None
-            keeps = self.settings.turn_rewards == "keep"
-            self._show(CreditedBatch(state.rows, rollouts, used, self._table, asked, state.roles.names, keeps))
+            names, keeps = state.roles.names, self.settings.keeps_turn_rewards
+            self._show(CreditedBatch(state.rows, rollouts, used, self._table, asked, names, keeps))
         return advantages, returns
 
     def _show(self, batch: CreditedBatch) -> None:
