@@ -67,6 +67,9 @@ def find_architecture(path: str, trust_remote_code: bool = False) -> Architectur
 
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
     is_folder = Path(path).is_dir()
+    if not is_folder and path.startswith(("/", ".", "~")):
+        raise RecipeError(f"actor_rollout_ref.model.path={path}: no such folder (MODEL_PATH)")
+    why = "the hub does not answer"
     for local in (True, False):
         if not local and (is_folder or not hub_answers()):
             break
@@ -76,6 +79,8 @@ def find_architecture(path: str, trust_remote_code: bool = False) -> Architectur
         except (OSError, ValueError) as error:
             if is_folder:
                 raise RecipeError(f"actor_rollout_ref.model.path={path}: {error}") from error
+            if not local:
+                why = f"the hub says: {(str(error).strip().splitlines() or [type(error).__name__])[0]}"
             continue
         if not tokenizer.chat_template:
             raise RecipeError(
@@ -83,7 +88,7 @@ def find_architecture(path: str, trust_remote_code: bool = False) -> Architectur
                 "actor_rollout_ref.model.custom_chat_template"
             )
         return Architecture(path, config, tokenizer, "")
-    return _known(path)
+    return _known(path, why)
 
 
 def known_architectures() -> dict[str, dict[str, Any]]:
@@ -94,17 +99,17 @@ def known_architectures() -> dict[str, dict[str, Any]]:
     return table
 
 
-def _known(path: str) -> Architecture:
+def _known(path: str, why: str) -> Architecture:
     from transformers import AutoConfig
 
     table = known_architectures()
     if path not in table:
         raise RecipeError(
-            f"actor_rollout_ref.model.path={path}: no folder, not in the Hugging Face cache, and the hub does not "
-            "answer; name a folder with its config.json and tokenizer (MODEL_PATH)"
+            f"actor_rollout_ref.model.path={path}: no folder, not in the Hugging Face cache, and {why}; name a folder with its "
+            "config.json and tokenizer (MODEL_PATH)"
         )
     config = AutoConfig.for_model(**table[path])
-    note = "sizes as known to rredcot, a stand-in tokenizer: the hub does not answer"
+    note = f"sizes as known to rredcot, a stand-in tokenizer: {why}"
     return Architecture(path, config, None, note)
 
 

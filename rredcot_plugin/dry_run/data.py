@@ -63,7 +63,7 @@ def gather(
         RecipeError: files that are not there and no sample either, a sample that cannot be prepared, a file that
             cannot be read, a missing column.
     """
-    train, val = _paths(config.data.train_files), _paths(config.data.val_files)
+    train, val = (_paths(key, getattr(config.data, key)) for key in ("train_files", "val_files"))
     if not any(path.exists() for path in train):
         folder = sample_folder or script.resolve().parent
         if not (folder / SAMPLE).is_file() or not (folder / PREPARE).is_file():
@@ -80,8 +80,10 @@ def gather(
     return Data(rows, held_out, f"{rows.num_rows} rows of {note}")
 
 
-def _paths(files: Any) -> list[Path]:
-    names = [files] if isinstance(files, str) else list(files)
+def _paths(key: str, files: Any) -> list[Path]:
+    names = [files] if isinstance(files, str) else list(files or [])
+    if not names:
+        raise RecipeError(f"data.{key}={files}: expected at least one file")
     return [Path(os.path.expanduser(str(name))) for name in names]
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
 import re
+import select
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +19,17 @@ from pathlib import Path
 from rredcot_plugin.dry_run import stand_in
 from rredcot_plugin.dry_run.errors import RecipeError
 
-MAIN = "verl.trainer.main_ppo"
+MAIN = stand_in.MAIN
 OPENRLHF_PROGRAMS = (stand_in.OPENRLHF, stand_in.OURS)
 SCRIPT_SECONDS = 300
 OF_SHELL = re.compile(r"#!.*\b(?:ba|da|k|z)?sh\b")
 SHELL_SUFFIXES = (".sh", ".bash", ".sbatch", ".slurm")
-SLURM_NODES = re.compile(r"^#SBATCH\s+(?:--nodes[= ]|-N ?)(\d+)", re.MULTILINE)
+BACKGROUND_SECONDS = 60
+"""What a script started in the background has so long, after the script's end, to come to its trainer."""
+
+SLURM_NODES = r"(?:--nodes[= ]|-N ?)(\d+)"
+SLURM_GPUS = r"(?:--gpus-per-node[= ]|--gres[= ]gpu:)(?:\w+:)?(\d+)"
+SLURM_CPUS = r"(?:--cpus-per-task[= ]|-c ?)(\d+)"
 
 
 @dataclass(frozen=True)
@@ -67,17 +76,18 @@ def find_launch(
         **before,
         "PATH": f"{stand_ins}{os.pathsep}{before.get('PATH', os.defpath)}",
         "PYTHON": str(stand_ins / "python"),
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(stand_ins), before.get("PYTHONPATH")))),
         stand_in.LAUNCH_FILE: str(launch_file),
         stand_in.REAL_PYTHON: sys.executable,
     }
-    _run(script, overrides, environment)
+    _run(script, overrides, environment, launch_file)
     launches = [json.loads(line) for line in launch_file.read_text(encoding="utf-8").splitlines()]
     if len(launches) != 1:
         found = ", ".join(launch["module"] for launch in launches) or "no trainer"
         raise RecipeError(
             f"{script}: expected one start of `python -m {MAIN}` or `python -m {stand_in.OURS}` (python or $PYTHON), got {found}"
         )
-    launch = _read(script, launches[0], before)
+    launch = _read(script, launches[0], before, stand_ins)
     _check_reached(script, overrides, launches[0]["arguments"], "OpenRLHF" if launch.is_openrlhf else "verl")
     return launch
 
@@ -128,25 +138,44 @@ def _check_is_shell(script: Path) -> None:
         )
 
 
-def _run(script: Path, overrides: Sequence[str], environment: Mapping[str, str]) -> None:
-    try:
-        done = subprocess.run(
-            ["bash", str(script), *overrides],
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=SCRIPT_SECONDS,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise RecipeError(f"{script}: did not finish within {SCRIPT_SECONDS} s without training") from error
-    if done.returncode != 0:
-        said = [line for line in done.stderr.splitlines() if line.strip()]
-        raise RecipeError(f"{script}: exit code {done.returncode}: {said[-1] if said else 'no message'}")
+def _run(script: Path, overrides: Sequence[str], environment: Mapping[str, str], launch_file: Path) -> None:
+    running, held = os.pipe()
+    with subprocess.Popen(
+        ["bash", str(script), *overrides],
+        env=dict(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        pass_fds=(held,),
+        start_new_session=True,
+    ) as process:
+        os.close(held)
+        try:
+            _, said = process.communicate(timeout=SCRIPT_SECONDS)
+            _wait_for_background(running, launch_file)
+        except subprocess.TimeoutExpired as error:
+            raise RecipeError(f"{script}: did not finish within {SCRIPT_SECONDS} s without training") from error
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            os.close(running)
+    if process.returncode != 0:
+        lines = [line for line in said.splitlines() if line.strip()]
+        raise RecipeError(f"{script}: exit code {process.returncode}: {lines[-1] if lines else 'no message'}")
 
 
-def _read(script: Path, launch: Mapping[str, object], before: Mapping[str, str]) -> Launch:
+def _wait_for_background(running: int, launch_file: Path) -> None:
+    """Until nothing that the script started holds the other end of the pipe ``running``, or a trainer has been started."""
+    end = time.monotonic() + BACKGROUND_SECONDS
+    while (
+        not launch_file.stat().st_size and time.monotonic() < end and not select.select([running], [], [], 0.1)[0]
+    ):
+        pass
+
+
+def _read(script: Path, launch: Mapping[str, object], before: Mapping[str, str], stand_ins: Path) -> Launch:
     program = str(launch["module"])
     if program != MAIN and program not in OPENRLHF_PROGRAMS:
         known = ", ".join((MAIN, *OPENRLHF_PROGRAMS))
@@ -156,6 +185,9 @@ def _read(script: Path, launch: Mapping[str, object], before: Mapping[str, str])
         environment.pop(name, None)
         if name in before:
             environment[name] = before[name]
+    paths = [path for path in environment.pop("PYTHONPATH", "").split(os.pathsep) if path != str(stand_ins)]
+    if any(paths):
+        environment["PYTHONPATH"] = os.pathsep.join(paths)
     if program in OPENRLHF_PROGRAMS:
         flags = tuple(map(str, launch["arguments"]))  # type: ignore[call-overload]
         return Launch(flags, environment, Path(str(launch["folder"])), program=program)
@@ -194,19 +226,26 @@ def _write_stand_ins(folder: Path) -> Path:
             f'#!/bin/sh\nexec "{sys.executable}" "{stand_in.__file__}" {name} "$@"\n', encoding="utf-8"
         )
         path.chmod(0o755)
+    site = f"import runpy\nrunpy.run_path({stand_in.__file__!r}, run_name={stand_in.SITE!r})['watch']()\n"
+    (folder / f"{stand_in.SITE}.py").write_text(site, encoding="utf-8")
     return folder
 
 
 def _slurm(script: Path) -> dict[str, str]:
-    """What SLURM would tell a batch script, with the number of nodes that the script asks for."""
+    """What SLURM would tell a batch script, with the nodes, GPUs and CPUs that the script asks for."""
     text = script.read_text(encoding="utf-8", errors="replace")
     if "#SBATCH" not in text:
         return {}
-    found = SLURM_NODES.search(text)
-    nodes = int(found[1]) if found else 1
+    nodes, gpus, cpus = (
+        int(found[1]) if (found := re.search(rf"^#SBATCH\s+{option}", text, re.MULTILINE)) else 1
+        for option in (SLURM_NODES, SLURM_GPUS, SLURM_CPUS)
+    )
+    names = ",".join(f"node{i}" for i in range(nodes))
     return {
-        "SLURM_JOB_NUM_NODES": str(nodes),
-        "SLURM_JOB_NODELIST": ",".join(f"node{i}" for i in range(nodes)),
+        **dict.fromkeys(("SLURM_JOB_NUM_NODES", "SLURM_NNODES"), str(nodes)),
+        **dict.fromkeys(("SLURM_JOB_NODELIST", "SLURM_NODELIST"), names),
+        **dict.fromkeys(("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"), str(gpus)),
+        **dict.fromkeys(("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID", "SLURM_JOB_ID"), "0"),
+        "SLURM_CPUS_PER_TASK": str(cpus),
         "SLURM_SUBMIT_DIR": str(script.resolve().parent),
-        "SLURM_JOB_ID": "0",
     }

@@ -61,6 +61,16 @@ def read_rows(path: Path, reference_column: str = "references") -> tuple[list[Ro
     return read_lines(path, lambda number, record: _row(number, record, names))
 
 
+def read_step(value: Any) -> int:
+    """An integer from 0; ValueError if it is none. Nothing is step 0."""
+    step = value or 0
+    if isinstance(step, float) and step.is_integer():  # a column of integers with gaps, as pandas writes it
+        step = int(step)
+    if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < LARGEST:
+        raise ValueError(f"step: expected an integer from 0, got {step!r:.80}")  # as every reader of the output
+    return step
+
+
 def names_of(column: str) -> str:
     """The names that a column may have, for a message."""
     return " or ".join(map(repr, NAMES[column]))
@@ -82,11 +92,7 @@ def _row(line: int, record: Mapping[str, Any], names: Mapping[str, Sequence[str]
         return None if name is None else record[name]
 
     from_verl = is_from_verl(used["prompt"], used["response"])
-    prompt, step = _prompt(get("prompt")), get("step") or 0
-    if isinstance(step, float) and step.is_integer():  # a column of integers with gaps, as pandas writes it
-        step = int(step)
-    if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < LARGEST:
-        raise ValueError(f"step: expected an integer from 0, got {step!r:.80}")  # as every reader of the output
+    prompt = _prompt(get("prompt"))
     group, session, output = _group(get("group"), prompt, from_verl)
     return Row(
         line=line,
@@ -94,7 +100,7 @@ def _row(line: int, record: Mapping[str, Any], names: Mapping[str, Sequence[str]
         response=response_text(get("response")),
         reward=read_reward(get("reward")),
         group=group,
-        step=step,
+        step=read_step(get("step")),
         ground_truth=get("ground_truth"),
         references=get("references"),
         process_rewards=_process_rewards(get("process_rewards")),

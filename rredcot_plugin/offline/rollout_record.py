@@ -14,9 +14,10 @@ from rredcot_plugin.offline.input_columns import (
     is_from_verl,
     names_of,
     read_reward,
+    read_step,
     response_text,
 )
-from rredcot_plugin.report.traces import ScoredSegment, Trace, whole_number
+from rredcot_plugin.report.traces import ScoredSegment, Trace
 
 SHOWN_KEYS = 20
 
@@ -38,7 +39,7 @@ def read_rollout(record: Mapping[str, Any]) -> Trace:
     truth = record.get(used["ground_truth"])
     from_verl = is_from_verl(used["prompt"], used["response"])
     return Trace(
-        step=whole_number(record, "step") if record.get("step") is not None else 0,
+        step=read_step(record.get("step")),
         uid=_group(record.get(used["group"]), prompt, from_verl),
         prompt=prompt,
         ground_truth=None if truth is None else str(truth),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -241,9 +242,10 @@ class _Reading:
     def _nothing_in(self, file: File, problems_before: int) -> str:
         if array_of_objects(file.path):
             ending = ".lines.jsonl" if file.path.suffix == ".jsonl" else ".jsonl"  # never the file that jq reads
+            names = [shlex.quote(str(path)) for path in (file.path, file.path.with_suffix(ending))]
             return (
                 f"{file.path}: expected JSON lines, got a JSON array; write one object per line: "
-                f"jq -c '.[]' {file.path.name} > {file.path.stem}{ending}"
+                f"jq -c '.[]' {' > '.join(names)}"
             )
         bad = self.num_problems - problems_before
         first = next((problem for problem in self.problems if problem.path == str(file.path)), None)

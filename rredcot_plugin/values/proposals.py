@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Number
 from typing import TYPE_CHECKING
 
 import torch
@@ -57,7 +58,7 @@ def build_proposals(
     rollout's own reward does not count, so an answer that only it gave is not proposed to it. Answers
     given most often come first, and ``max_proposals`` cuts the rest. Answers worth no more than the lowest
     reward (0, or a negative one) tell ``support`` nothing and are left out. A rollout with nothing to propose
-    gets the ground truth with ``ground_truth_utility`` where ``allowed`` permits it, else nothing. Rollouts
+    gets the ground truth, if it is text or a number, with ``ground_truth_utility`` where ``allowed`` permits it, else nothing. Rollouts
     whose outcome is not finite propose nothing. What ``proposes`` may be stands with ``ValueEstimator``. ``floor`` is
     ``floor_of`` the whole batch where these rollouts are a part of one; None: they are all.
     """
@@ -91,7 +92,8 @@ def build_proposals(
     for row in range(len(answers)):
         picks = from_group(row) if asks_group else []
         truth = ground_truths[row] if ground_truths is not None else None
-        fallback = not picks and takes_truth and truth is not None and str(truth).strip()
+        is_answer = isinstance(truth, str | Number) and str(truth).strip()  # unit tests, say, are a mapping
+        fallback = not picks and takes_truth and is_answer
         source.append(FROM_GROUP if picks else FROM_GROUND_TRUTH if fallback else NOTHING)
         chosen.append([(str(truth).strip(), ground_truth_utility)] if fallback else picks)
     return pack_proposals(chosen, source)

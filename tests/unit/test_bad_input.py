@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 
@@ -241,6 +242,15 @@ def test_proposals_fit_the_rollouts() -> None:
     refuses(
         lambda: build_proposals(["4"], torch.zeros(2), ["a", "a"], None, proposes="group"), "answers", "2", "1"
     )
+
+
+@pytest.mark.parametrize(
+    ("truth", "proposed"),
+    [("4", 1), (4, 1), (np.float64(4), 1), ({"tests": ["f()"]}, 0), (["4"], 0), (" ", 0), (None, 0)],
+)
+def test_a_ground_truth_that_is_no_answer_is_not_proposed(truth: object, proposed: int) -> None:
+    found = build_proposals([None], torch.zeros(1), ["a"], [truth], proposes="ground_truth")
+    assert int(found.valid.sum()) == proposed
 
 
 @pytest.mark.parametrize("name", ["critic", "environment", "monte_carlo", "reward_model"])

@@ -68,6 +68,16 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, name: str, text: str, mess
         read(path, ("prompt",))
 
 
+@pytest.mark.parametrize("key", ["train_files", "val_files"])
+@pytest.mark.parametrize("files", [[], None])
+def test_a_list_without_files_is_named(tmp_path: Path, key: str, files: list[str] | None) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(ROW) + "\n", encoding="utf-8")
+    view = SimpleNamespace(data=SimpleNamespace(**{"train_files": str(path), "val_files": str(path), key: files}))
+    with pytest.raises(RecipeError, match=re.escape(f"data.{key}={files}: expected at least one file")):
+        gather(view, tmp_path / "run.sh", tmp_path, {}, None, ("prompt",))
+
+
 def test_text_where_verl_needs_messages_is_named(tmp_path: Path) -> None:
     """verl's chat template goes over its characters and makes of each a message without content."""
     path, wanted = tmp_path / "a.jsonl", ("prompt", "data_source", "reward_model")

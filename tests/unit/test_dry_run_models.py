@@ -11,6 +11,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from rredcot_plugin.dry_run import architecture
 from rredcot_plugin.dry_run.architecture import TINY, find_architecture, tiny_config, train_tokenizer, write_tiny
 from rredcot_plugin.dry_run.errors import RecipeError
 from rredcot_plugin.dry_run.training import first_error
@@ -61,6 +62,24 @@ def test_a_models_own_folder_is_read_and_needs_a_chat_template(tmp_path: Path) -
     tokenizer.save_pretrained(tmp_path)
     with pytest.raises(RecipeError, match="no chat template"):
         find_architecture(str(tmp_path))
+
+
+def test_a_model_that_cannot_be_had_is_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A missing token or a slip in the name is not the network's fault."""
+    with pytest.raises(RecipeError, match=r"path=/models/typo: no such folder"):
+        find_architecture("/models/typo")
+    monkeypatch.setattr(architecture, "hub_answers", lambda: False)
+    with pytest.raises(RecipeError, match="cache, and the hub does not answer; name a folder"):
+        find_architecture("nobody/nothing")
+    monkeypatch.setattr(architecture, "hub_answers", lambda: True)
+
+    def refuse(path: str, local_files_only: bool, **_: Any) -> None:
+        raise OSError("not in the cache" if local_files_only else f"401: {path} is gated\nlog in")
+
+    monkeypatch.setattr("transformers.AutoConfig.from_pretrained", refuse)
+    with pytest.raises(RecipeError, match="the hub says: 401: nobody/nothing is gated; name a folder"):
+        find_architecture("nobody/nothing")
+    assert find_architecture("Qwen/Qwen3-4B").note.endswith("the hub says: 401: Qwen/Qwen3-4B is gated")
 
 
 def test_practice_makes_the_solutions_likely(tmp_path: Path) -> None:

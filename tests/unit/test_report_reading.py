@@ -200,16 +200,24 @@ def test_a_broken_file_of_a_folder_is_a_problem_and_the_rest_is_read(tmp_path: P
         read_corpus([tmp_path / "2.jsonl"])
 
 
+@pytest.mark.parametrize("step", [2.0, 2, None])
+def test_a_step_may_be_written_as_pandas_writes_it(tmp_path: Path, step: float | None) -> None:
+    record = {"prompt": "a", "response": "b", "reward": 1.0, "step": step}
+    (tmp_path / "a.jsonl").write_text(json.dumps(record))
+    assert [own.step for own in read_corpus([tmp_path / "a.jsonl"]).steps] == [step or 0]
+
+
 def test_a_json_array_is_named_with_the_way_out(tmp_path: Path) -> None:
     path = tmp_path / "array.json"
     for indent in (None, 2):
         path.write_text(json.dumps([{"step": 1}, {"step": 2}], indent=indent))
         with pytest.raises(
-            ValueError, match=r"array\.json: .* got a JSON array; .* jq -c '\.\[\]' array\.json > array\.jsonl"
+            ValueError,
+            match=r"array\.json: .* got a JSON array; .* jq -c '\.\[\]' \S+/array\.json > \S+/array\.jsonl",
         ):
             read_corpus([path])
     path = path.rename(tmp_path / "array.jsonl")
-    with pytest.raises(ValueError, match=r"jq -c '\.\[\]' array\.jsonl > array\.lines\.jsonl"):
+    with pytest.raises(ValueError, match=r"jq -c '\.\[\]' \S+/array\.jsonl > \S+/array\.lines\.jsonl"):
         read_corpus([path])
 
 
