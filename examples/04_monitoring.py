@@ -17,7 +17,7 @@ HEALTHY = {
     "rredcot/credit/answer_share/mean": (0.0, 0.9, "all credit falls on the answer: values are flat"),
     "rredcot/credit/return_error/max": (0.0, 1e-5, "rewards are not conserved: report this"),
     "rredcot/value/explained_variance/mean": (0.0, 1.0, "values predict worse than a constant"),
-    "rredcot/value/ece/mean": (0.0, 0.1, "calibration is off: larger batches, or calibrate=none"),
+    "rredcot/value/ece/mean": (0.0, 0.1, "calibration is off: larger batches, or a longer calibrate_window"),
     "rredcot/fallback/no_proposal/mean": (0.0, 0.1, "many traces have no answer to propose"),
     "rredcot/fallback/nonfinite_reward/mean": (0.0, 0.0, "the reward function returns NaN or infinity"),
 }

@@ -87,7 +87,7 @@ class Options:
     clip: float | None = option(
         None,
         Number(0.0, optional=True),
-        "Bound on the likelihood ratio of own_ratio (null: 1), or on |V̂| of the other estimators (null: none).",
+        "Bound on the likelihood ratio of own_ratio (null: 1), the weight of reference, or |V̂| of other probes and confidence before calibration (null: none).",
     )
     calibrate: str = option(
         "outcome",

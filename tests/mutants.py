@@ -132,10 +132,10 @@ MUTANTS = (
     Mutant("the divisor looks at values", "scaled.py", "scale_advantages(measured, baselines, earned, real, _scale(config))\n    per_segment", "scale_advantages(measured, evidence.values, earned, real, _scale(config))\n    per_segment", (REMEMBERED,)),
     Mutant("a row without a reward widens the divisor", "scaled.py", "scale_advantages(measured, baselines, earned, real, _scale(config))\n    per_segment", "scale_advantages(measured, baselines, earned, segments.exists, _scale(config))\n    per_segment", ("unit/test_odd_rewards.py",)),
     Mutant("a change is expected that no outcome allows", "values/calibration.py", "torch.minimum(torch.maximum(found, -most), most)", "found", ("unit/test_later_segments.py",)),
-    Mutant("the sample of groups follows the rows", "values/labelled_states.py", "sorted(size, key=lambda gid: (zlib.crc32(str(gid).encode()) >> 3, str(gid)))", "size", (REMEMBERED,)),
+    Mutant("the sample of groups follows the rows", "values/labelled_states.py", "sorted(size, key=lambda gid: (_hash(gid) >> 3, str(gid)))", "size", (REMEMBERED,)),
     Mutant("the prompt is never probed", "adapter/probe_plan.py", "first = 1 if config.prior_from_group else 0", "first = 1", (REMEMBERED,)),
     Mutant("probes follow the batch's own format", "text/encoding.py", "due = self._before or style", "due = style", ("unit/test_probe_plan.py",)),
-    Mutant("a part's lowest outcomes by position", "adapter/group_work.py", "(style, floor[index])", "(style, floor[: len(index)])", (REMEMBERED,)),
+    Mutant("a part's lowest outcomes by position", "adapter/group_work.py", "(seen, floor[index])", "(seen, floor[: len(index)])", (REMEMBERED,)),
     Mutant("weights that are given are not taken", "baselines/base.py", " if given is None else given", "", ("unit/test_state_numbers.py",)),
     Mutant("numbers that are given are not taken", "values/fit.py", " if self.prefixes is None else self.prefixes", "", ("unit/test_state_numbers.py",)),
     # the glue

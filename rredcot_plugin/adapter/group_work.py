@@ -7,7 +7,7 @@ outcome. The parts of a batch then give what the whole gives, to the last bit.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rredcot_plugin.adapter.merging import merge_numbers, merge_plans, merge_summaries
@@ -60,10 +60,11 @@ class GroupWork:
         style = AnswerStyle.of(rows.rollouts.texts or [], rows.prompt_tails)
         return BatchSummary(levels, style, outcomes, rows.tokens, self._watch(rows.rollouts), added, unread)
 
-    def plan(self, style: AnswerStyle, floor: Float[Tensor, " B"]) -> ProbePlan:
-        """The probes, in a style that is the same for all parts, and each row's ``floor`` (``build_proposals``)."""
+    def plan(self, seen: Mapping[str, Any], floor: Float[Tensor, " B"]) -> ProbePlan:
+        """The probes, by an encoder that has ``seen`` the same in all parts (``ProbeEncoder.state_dict``), steps that a part
+        had nothing of included; and each row's ``floor`` (``build_proposals``)."""
         assert self.rows is not None and self._segments is not None
-        self.encoder.follow(style)
+        self.encoder.load_state_dict(seen)
         return place_probes(self.rows, self._segments, self.config, self.encoder, floor)
 
     def update_signals(
@@ -108,14 +109,15 @@ def plan_in_parts(
     whole: Part,
     indices: Sequence[Index],
     ask: Ask,
-    due: Callable[[AnswerStyle], AnswerStyle],
+    follow: Callable[[AnswerStyle], Mapping[str, Any]],
     lowest: float | None = None,
 ) -> tuple[BatchSummary, ProbePlan]:
-    """The summary of the batch, and its probes; ``due`` as in ``ProbeEncoder``, ``lowest`` as in ``plan_probes``."""
+    """The summary of the batch, and its probes; ``follow`` gives what an encoder has seen that follows the batch's style,
+    ``lowest`` as in ``plan_probes``."""
     summary = merge_summaries(ask("read", [(whole.take(index), index) for index in indices]), indices)
     floor = floor_of(summary.outcomes, lowest)
-    style = due(summary.style)
-    plans = ask("plan", [(style, floor[index]) for index in indices])
+    seen = follow(summary.style)
+    plans = ask("plan", [(seen, floor[index]) for index in indices])
     return summary, merge_plans(plans, indices, summary.levels[-1])
 
 

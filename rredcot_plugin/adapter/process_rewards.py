@@ -55,6 +55,8 @@ def parse(said: Any) -> tuple[Told, bool]:
 
 
 def _pair(entry: Any) -> tuple[int, float] | None:
+    if isinstance(entry, str | bytes):  # two characters unpack as well
+        return None
     try:
         end, reward = entry
         end, reward = min(int(end), FURTHEST), float(reward)

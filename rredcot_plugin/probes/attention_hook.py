@@ -39,6 +39,10 @@ class AttentionCall:
 def count_attention_layers(model: nn.Module) -> int:
     """Number of layers; UnsupportedModelError when one is neither full nor sliding-window attention."""
     config = _text_config(model)
+    if most := getattr(config, "index_topk", None):
+        raise UnsupportedModelError(
+            f"layers choose the {most} tokens that they attend to; probes can fork {FORKABLE_LAYERS}."
+        )
     types = set(getattr(config, "layer_types", None) or FORKABLE_LAYERS)
     if not types <= set(FORKABLE_LAYERS):
         raise UnsupportedModelError(f"layer types are {sorted(types)}; probes can fork {FORKABLE_LAYERS}.")

@@ -77,7 +77,7 @@ def _estimator_names(estimators: Mapping[str, Mapping[str, Any]]) -> Iterator[st
     yield "`algorithm.adv_estimator` also changes defaults; a preset and explicit keys win over them. `rredcot_ppo` switches verl's"
     yield "critic on. `red` with `critic.enable=True` runs verl's own GAE on the redistributed rewards. Two options follow verl's keys:"
     yield "`scale` follows `algorithm.norm_adv_by_std_in_grpo`, and `segmenter_kwargs.max_response_tokens` follows"
-    yield "`data.max_response_length`. `value_kwargs.path` of `reward_model` follows `reward.reward_model.model_path`.\n"
+    yield "`data.max_response_length`. `value_kwargs.path` of `reward_model` follows `reward.reward_model.model_path` if that model is enabled.\n"
     yield "| name | keys |\n| --- | --- |"
     for name, keys in estimators.items():
         yield _row(

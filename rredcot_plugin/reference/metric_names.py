@@ -40,7 +40,7 @@ class Section:
 
 SEGMENTS = Section("Segments", "", (
     Metric("rredcot/segments/per_trace", "segments", "Segments per trace, the answer included.", "3 to 64",
-           "Below 3 there is little to redistribute, and at 1 the run is GRPO: use another segmenter, such as sentence or "
+           "Below 3 there is little to redistribute, and at 1 nothing: use another segmenter, such as sentence or "
            "newline.", ALL),
     Metric("rredcot/segments/tokens", "tokens", "Length of a segment.", "a step of reasoning",
            "A maximum near the response length means one giant segment: use a segmenter that finds the ends of its steps.", ALL),
@@ -80,7 +80,7 @@ CREDIT = Section("Credit", "", (
     Metric("rredcot/credit/baseline", "reward", "Baseline of a segment, that is, what returns are measured from; for a "
            "baseline per token its mean over the segment.", "like rredcot/value/boundary, below it where improbable steps "
            "mostly fail", "", ALL),
-    Metric("rredcot/credit/segment_advantage", "scaled", "Advantage of a segment, after scaling.",
+    Metric("rredcot/credit/segment_advantage", "scaled", "Advantage of a segment, divided by scale; before whiten and match_grpo.",
            "within ±5; the mean is above 0 with baseline: least_variance and near 0 with baseline: value",
            "Larger: see scale, and whether groups have nearly equal rewards.", ALL),
     Metric("rredcot/credit/process_rewards", "reward", "What process_rewards moved from the end of a trace to the tokens that "

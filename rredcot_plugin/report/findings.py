@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 
+from rredcot_plugin.adapter.dump import MAX_ROWS
 from rredcot_plugin.report.corpus import FEW_PROMPTS, Interval, StepSummary
 from rredcot_plugin.report.text import plain
 
@@ -39,7 +40,7 @@ def _errors(steps: Sequence[StepSummary]) -> list[str]:
 
 
 def _few_prompts(steps: Sequence[StepSummary]) -> list[str]:
-    few = [step for step in steps if 0 < step.prompts < FEW_PROMPTS]
+    few = [step for step in steps if 0 < step.prompts < FEW_PROMPTS and not _may_be_cut(step)]
     if not few:
         return []
     least = min(few, key=lambda step: step.prompts)
@@ -49,6 +50,11 @@ def _few_prompts(steps: Sequence[StepSummary]) -> list[str]:
         f"prompts, so fewer than {FEW_PROMPTS} give rough values. Use more prompts per step, or calibrate=none and "
         "read V̂ as the probability of answering right at once."
     ]
+
+
+def _may_be_cut(step: StepSummary) -> bool:
+    """Whether a dump had no room for one group more, so that the step may have had more prompts."""
+    return step.traces + step.traces / step.prompts > MAX_ROWS
 
 
 def _bias(bias: Interval | None) -> list[str]:

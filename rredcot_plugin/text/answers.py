@@ -30,7 +30,9 @@ class AnswerFormat:
     marker: re.Pattern[str]
     closing: re.Pattern[str]
     bridge: str
-    terminator: str | None  # None: the tokenizer's end-of-sequence token
+    terminator: str
+    ends: bool = False
+    """Whether the tokenizer's end-of-sequence token follows the terminator: "3." begins "3.5." as well."""
     paired: bool = False
 
     def start(self, text: str) -> int | None:
@@ -74,13 +76,14 @@ FORMATS: dict[str, AnswerFormat] = {
     f.name: f
     for f in (
         AnswerFormat("boxed", re.compile(r"\\boxed\{"), re.compile(r"\}"), "\n\n**Final Answer**\n\\boxed{", "}"),
-        AnswerFormat("hash", re.compile(r"####"), re.compile(r"\n|<\|"), "\n#### ", None),
+        AnswerFormat("hash", re.compile(r"####"), re.compile(r"\n|<\|"), "\n#### ", "", ends=True),
         AnswerFormat(
             "phrase",
             re.compile(r"[Tt]he (?:final )?answer is:?"),
             re.compile(r"\.(?:\s|$)|\n|<\|"),
             "\nThe answer is ",
             ".",
+            ends=True,
         ),
         AnswerFormat(
             "code",

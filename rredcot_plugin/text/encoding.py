@@ -148,8 +148,8 @@ class ProbeEncoder:
     def closing(self) -> str:
         if self.terminator != AUTO:
             return self.terminator
-        own = self.answer_format.terminator
-        return own if own is not None else str(self.tokenizer.eos_token or "\n")
+        end = str(self.tokenizer.eos_token or "\n") if self.answer_format.ends else ""
+        return self.answer_format.terminator + end
 
     def encode(self, bridge: str, answer: str) -> EncodedProbe | None:
         """Token ids and the length of the bridge; None if answer and terminator exceed ``max_probe_tokens``, or have

@@ -66,7 +66,7 @@ def fold_of_groups(group_ids: Sequence[Hashable]) -> Int[Tensor, " B"]:
     distinct = {gid: i for i, gid in enumerate(sorted(set(group_ids), key=str))}
     if len(distinct) <= EXACT_GROUPS:
         return torch.tensor([distinct[gid] for gid in group_ids], dtype=torch.int64)
-    return torch.tensor([zlib.crc32(str(gid).encode()) % FOLDS for gid in group_ids], dtype=torch.int64)
+    return torch.tensor([_hash(gid) % FOLDS for gid in group_ids], dtype=torch.int64)
 
 
 def sample_of_groups(group_ids: Sequence[Hashable], states: float, most: int) -> Bool[Tensor, " B"]:
@@ -81,9 +81,14 @@ def sample_of_groups(group_ids: Sequence[Hashable], states: float, most: int) ->
     size = Counter(group_ids)
     chosen: set[Hashable] = set()
     total = 0
-    for gid in sorted(size, key=lambda gid: (zlib.crc32(str(gid).encode()) >> 3, str(gid))):
+    for gid in sorted(size, key=lambda gid: (_hash(gid) >> 3, str(gid))):
         total += size[gid]
         if len(chosen) >= 2 and total * states > most:
             break
         chosen.add(gid)
     return torch.tensor([gid in chosen for gid in group_ids])
+
+
+def _hash(gid: Hashable) -> int:
+    """Of its text, half a pair of surrogates included."""
+    return zlib.crc32(str(gid).encode("utf-8", "surrogatepass"))

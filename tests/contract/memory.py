@@ -267,7 +267,8 @@ def expected(
     encoder = ProbeEncoder(TOKENIZER, config.bridge, config.terminator, config.max_probe_tokens)
     work = GroupWork(config, TABLE, encoder)
     seen = work.read(rows)
-    plan = work.plan(seen.style, floor_of(seen.outcomes, calibrator.lowest if calibrator else None))
+    encoder.follow(seen.style)
+    plan = work.plan(encoder.state_dict(), floor_of(seen.outcomes, calibrator.lowest if calibrator else None))
     of_outputs, answers = iter(zip(rows.traces(), plan.specs, strict=True)), []
     signals = torch.zeros(rows.rollouts.token_ids.shape)
     for row in range(len(rows.lengths)):

@@ -172,6 +172,13 @@ def test_rredcot_ppo_switches_the_critic_on() -> None:
         ),
         (
             [
+                "+algorithm.rredcot.value_estimator=monte_carlo",
+                "actor_rollout_ref.rollout.agent.agent_loop_config_path=loops.yaml",
+            ],
+            r"value_estimator=monte_carlo .*agent_loop_config_path=loops\.yaml may put others.* use support",
+        ),
+        (
+            [
                 "+algorithm.rredcot.value_estimator=mixture",
                 "+algorithm.rredcot.value_kwargs.estimators=[support,monte_carlo]",
                 "actor_rollout_ref.rollout.multi_turn.tool_config_path=tools.yaml",

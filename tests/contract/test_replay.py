@@ -129,7 +129,12 @@ def play(
     )
     tokenizer = build_tokenizer()
     server, rewards = Server(tokenizer, answers, fails), Rewards(tokenizer)
-    trainer = SimpleNamespace(config=config, get_llm_client=lambda: server, get_reward_handles=lambda: [rewards])
+    trainer = SimpleNamespace(
+        config=config,
+        train_dataset=None,
+        get_llm_client=lambda: server,
+        get_reward_handles=lambda: [rewards],
+    )
     continuations = Continuations(trainer, MonteCarloEstimator(concurrency=1, **options))
     assert continuations.loop is not None
 

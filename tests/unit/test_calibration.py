@@ -14,7 +14,7 @@ from rredcot_plugin.groups import group_stats
 from rredcot_plugin.values.base import Probed
 from rredcot_plugin.values.calibration import OutcomeCalibrator
 from rredcot_plugin.values.features import boundary_features
-from rredcot_plugin.values.labelled_states import LabelledStates, fold_of_groups
+from rredcot_plugin.values.labelled_states import EXACT_GROUPS, LabelledStates, fold_of_groups, sample_of_groups
 from rredcot_plugin.values.logistic import fit_logistic
 from rredcot_plugin.values.prefix_numbers import prefix_numbers
 from tests.unit.proposed import rollouts_with_signals
@@ -123,6 +123,12 @@ def _by_lbfgs(loss: Callable[[torch.Tensor], torch.Tensor], size: int) -> torch.
 
     solver.step(closure)
     return found.detach()
+
+
+def test_half_a_pair_of_surrogates_names_a_group_too() -> None:
+    ids = [f"{i}\ud83d" for i in range(EXACT_GROUPS + 1)]
+    assert len(fold_of_groups(ids)) == len(ids) == int(sample_of_groups(ids, 1.0, len(ids)).sum())
+    assert sample_of_groups(ids, 1.0, 4).any()
 
 
 def test_a_groups_values_do_not_depend_on_its_own_outcomes() -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+from contextlib import nullcontext
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from datasets import Dataset
 
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.integrations.verl.continuations import Continuations, request_seed
@@ -47,7 +51,12 @@ def trainer(server: Server, name: str = "hf_cpu") -> SimpleNamespace:
     agent = SimpleNamespace(default_agent_loop="single_turn_agent")
     rollout = SimpleNamespace(name=name, agent=agent, response_length=8, temperature=1.0, top_p=1.0, top_k=-1)
     config = SimpleNamespace(actor_rollout_ref=SimpleNamespace(rollout=rollout))
-    return SimpleNamespace(config=config, get_llm_client=lambda: server, get_reward_handles=lambda: [Rewards()])
+    return SimpleNamespace(
+        config=config,
+        train_dataset=None,
+        get_llm_client=lambda: server,
+        get_reward_handles=lambda: [Rewards()],
+    )
 
 
 def rows(mask_one_token: bool = False) -> tuple[PromptedRollouts, Segments]:
@@ -118,14 +127,41 @@ def test_traces_with_tool_output_have_no_values() -> None:
     assert torch.isfinite(found[0, 2])
 
 
-def test_rows_of_another_loop_have_no_values_whatever_they_hold() -> None:
-    """Whether a trace has values depends on its prompt: a state before a call must not tell that a call follows."""
+@pytest.mark.parametrize(
+    ("columns", "refused"),
+    [
+        ({"prompt": ["a", "b"]}, False),
+        ({"agent_name": ["single_turn_agent"] * 2}, False),
+        ({"agent_name": ["my_loop", "single_turn_agent"]}, True),
+    ],
+)
+def test_data_that_ask_for_another_loop_are_refused(columns: dict[str, list[str]], refused: bool) -> None:
+    """verl stores no row's loop; and whether a state has a value must not tell that a call follows."""
+    given = trainer(Server())
+    given.train_dataset = SimpleNamespace(dataframe=Dataset.from_dict(columns))
+    with (
+        pytest.raises(ValueError, match=r"agent_name of data\.train_files asks for my_loop; use")
+        if refused
+        else nullcontext()
+    ):
+        Continuations(given, MonteCarloEstimator(samples=1))
+
+
+def test_equal_prompts_of_two_groups_are_scored_by_their_own_data() -> None:
+    async def score(data):
+        return {"reward_score": float(data.non_tensor_batch["reward_model"][0]["ground_truth"])}
+
+    truths = SimpleNamespace(compute_score=SimpleNamespace(remote=score))
     step_rows, segments = rows()
-    fields = [{**FIELDS[0], "agent_name": "my_loop"}, {**FIELDS[1], "agent_name": "single_turn_agent"}]
-    continuations = Continuations(trainer(Server()), MonteCarloEstimator(samples=1))
-    found, notes = continuations.values(3, step_rows, fields, segments, first_state=1)
-    assert notes["rredcot/monte_carlo/left_out/mean"] == 1 / 2
-    assert torch.isnan(found[0]).all() and torch.isfinite(found[1, 2])
+    ids = torch.tensor([[1, 2, 3, 4, 0, 0], [1, 2, 3, 4, 7, 8]])
+    rollouts = dataclasses.replace(step_rows.rollouts, token_ids=ids, group_ids=["a", "b"])
+    given: Any = trainer(Server())
+    given.get_reward_handles = lambda: [truths]
+    fields = [{"reward_model": {"ground_truth": truth}} for truth in ("0", "1")]
+    found, _ = Continuations(given, MonteCarloEstimator(samples=1)).values(
+        3, dataclasses.replace(step_rows, rollouts=rollouts), fields, segments, first_state=1
+    )
+    assert found[:, 2].tolist() == [0.0, 1.0]
 
 
 @pytest.mark.parametrize("keeps", [True, False])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from rredcot_plugin.pipeline import assign_credit
 from rredcot_plugin.registry import SEGMENTERS
 from rredcot_plugin.state_numbers import StateNumbers, state_numbers
 from rredcot_plugin.text.alignment import TokenBytes
-from rredcot_plugin.text.encoding import ProbeEncoder
+from rredcot_plugin.text.encoding import AnswerStyle, ProbeEncoder
 from rredcot_plugin.tiny.reasoner import build_tokenizer
 
 TOKENIZER = build_tokenizer()
@@ -81,7 +82,13 @@ def in_parts(
         calls = zip(workers, arguments, strict=True)
         return [sent(getattr(worker, method)(*sent(given))) for worker, given in calls]
 
-    seen, plan = plan_in_parts(rows, indices, ask, lambda style: style)
+    encoder = work(config).encoder
+
+    def follow(style: AnswerStyle) -> dict[str, Any]:
+        encoder.follow(style)
+        return encoder.state_dict()
+
+    seen, plan = plan_in_parts(rows, indices, ask, follow)
     signal = rows.rollouts.log_probs
     assert signal is not None
     ask("update_signals", [(signal[index], None) for index in indices])
@@ -97,6 +104,21 @@ CONFIGS: list[dict[str, Any]] = [
     {"segmenter": "nested", "lam_coarse": 0.9, "lam": 0.8},
     {"segmenter": "newline", "baseline": "least_variance"},
 ]
+
+
+def test_a_part_that_had_nothing_of_a_step_probes_as_the_others_do() -> None:
+    """A format that was seen in some step is kept until another one is."""
+    config, rows = rr.RRedCoTConfig(segmenter="newline"), bare_rows()
+    there, away = work(config), work(config)
+    there.encoder.follow(AnswerStyle(Counter({"hash": 4}), 4, 0, 0))
+    for own in (there, away):
+        own.read(rows)
+    floor, seen = torch.zeros(len(rows.lengths)), there.encoder.state_dict()
+    plans = [own.plan(seen, floor) for own in (there, away)]
+    assert plans[0].size and plans[0].specs == plans[1].specs
+    fresh = work(config)
+    fresh.read(rows)
+    assert fresh.plan(fresh.encoder.state_dict(), floor).specs != plans[0].specs
 
 
 @pytest.mark.parametrize("options", CONFIGS, ids=lambda options: "-".join(map(str, options.values())))

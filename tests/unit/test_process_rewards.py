@@ -97,7 +97,7 @@ def test_an_end_beyond_the_text_is_the_end() -> None:
 NONSENSE: list[Any] = [
     "no JSON", "[" * 100_000, "3", '"text"', '{"9": 1}', "[[9]]", b"\xff", 3.0, {"a": 1}, [9, 0.5], [["x", 1.0]], [[None, None]],
     [[9, float("nan")]], [[9, float("inf")]], [[float("inf"), 1.0]], [[0, 1.0]], [[-3, 1.0]], [[9, "much"]], [[9, 10**400]],
-    np.array(0.5),
+    np.array(0.5), ["12"], [b"12"],
 ]  # fmt: skip
 
 

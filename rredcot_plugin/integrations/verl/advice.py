@@ -43,6 +43,13 @@ def warnings_of(config: Any, settings: RRedCoTConfig) -> Iterator[str]:
     yield from _of_unrecorded_log_probs(config, settings)
 
 
+def check_log_probs(config: Any, settings: RRedCoTConfig) -> None:
+    """Raises:
+    ValueError: the segmenter cannot do without log-probs, and the rollout engine records none.
+    """
+    tuple(_of_unrecorded_log_probs(config, settings))
+
+
 def notes_of(config: Any, settings: RRedCoTConfig) -> Iterator[str]:
     """What is as it should be and yet good to know; `rredcot explain` prints it, a run does not."""
     if config.algorithm.use_kl_in_reward:

@@ -24,7 +24,7 @@ from rredcot_plugin.adapter.process_rewards import parse
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.credit.metrics import share
 from rredcot_plugin.integrations.verl.replay import DifferentReplayError, State, ToolLoop
-from rredcot_plugin.integrations.verl.settings import ONE_TURN_LOOP, TOOL_LOOP
+from rredcot_plugin.integrations.verl.settings import TOOL_LOOP
 from rredcot_plugin.types import Segments
 from rredcot_plugin.values.monte_carlo import MonteCarloEstimator
 
@@ -48,7 +48,7 @@ class Tally:
 class Continuations:
     """Mean reward of continuations from states, ``concurrency`` requests at a time.
 
-    States with the same tokens before them are continued once. The seed of a request is a hash of
+    States of a group with the same tokens before them are continued once. The seed of a request is a hash of
     ``seed``, the step, the tokens before the state and the number of the sample, so it does not depend on the
     order of rows or on how many states there are. ``keeps``: ``process_rewards`` stay where they were earned, and what a
     continuation is worth is the rest.
@@ -68,6 +68,7 @@ class Continuations:
             "logprobs": False,
         }
         self.seeded = rollout.name in SEEDED
+        _refuse_other_loops(trainer.train_dataset, rollout.agent.default_agent_loop)
         self.loop = ToolLoop(trainer.config) if rollout.agent.default_agent_loop == TOOL_LOOP else None
         self._runner = asyncio.Runner()
         """One event loop for all steps: tools keep locks and connections of the one that they first ran in."""
@@ -83,8 +84,7 @@ class Continuations:
         """(B, T): the value of the state before each segment at the segment's first token, NaN elsewhere.
 
         verl's tool loop plays the tools anew on the way to a state; where they answer otherwise than they did, it has
-        no value. Nor has a trace of several outputs, or of another loop, which the data's ``agent_name`` may ask for: what
-        rewrote the context or wrote its masked tokens is not known. Traces without one of their values for these reasons are counted.
+        no value. Nor has a trace of several outputs: what rewrote the context is not known. Traces without one of their values for these reasons are counted.
 
         Args:
             fields: per row what the reward function gets beside the tokens.
@@ -122,9 +122,6 @@ class Continuations:
 
     def _can_continue(self, rows: PromptedRollouts, row: int, fields: Mapping[str, Any]) -> bool:
         """Whether the states of a trace can be brought back."""
-        loop = ONE_TURN_LOOP if self.loop is None else TOOL_LOOP
-        if fields.get("agent_name") not in (None, loop):
-            return False
         if self.loop is None:
             return _is_one_turn(rows, row)
         return len(rows.outputs_of(row)) == 1 and "raw_prompt" in fields
@@ -138,7 +135,7 @@ class Continuations:
         for row in [row for row, can in enumerate(continued) if can]:
             prompt, response = tuple(rows.prompts[row].tolist()), rows.token_ids[row].tolist()
             mask = rows.rollouts.response_mask[row].tolist()
-            group = "" if self.loop is None else str(rows.rollouts.group_ids[row])
+            group = str(rows.rollouts.group_ids[row])  # equal prompts of two groups may be scored by other data
             for column in starts[row][first_state : int(segments.num_segments[row])]:
                 state = State(prompt, tuple(response[:column]), row, tuple(mask[:column]), group)
                 wanted.append((state, row, column))
@@ -238,6 +235,22 @@ def reward_input(prompt: Sequence[int], response: Sequence[int], fields: dict[st
         extra[name] = np.empty(1, dtype=object)  # np.array([...]) would unpack a list of messages
         extra[name][0] = value
     return DataProto(batch=TensorDict(batch, batch_size=1), non_tensor_batch=extra)
+
+
+def _refuse_other_loops(dataset: Any, loop: str) -> None:
+    """verl does not store which loop a row was played by, and whether a state has a value must not depend on what follows.
+
+    Raises:
+        ValueError: the training data's ``agent_name`` asks for another loop than ``loop``.
+    """
+    table: Any = getattr(dataset, "dataframe", None)
+    asked = table.unique("agent_name") if "agent_name" in getattr(table, "column_names", ()) else []
+    if others := sorted({str(name) for name in asked} - {loop}):
+        raise ValueError(
+            f"algorithm.rredcot.value_estimator=monte_carlo continues traces of default_agent_loop={loop}, and the column "
+            f"agent_name of data.train_files asks for {', '.join(others)}; use support, confidence, siblings or environment, or "
+            "remove the column"
+        )
 
 
 def _is_one_turn(rows: PromptedRollouts, row: int) -> bool:

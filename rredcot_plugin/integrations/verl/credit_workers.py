@@ -12,7 +12,7 @@ import dataclasses
 import importlib
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -72,9 +72,9 @@ class CreditWorker:
             rows = source.rows()
         return self._work.read(rows, index)
 
-    def plan(self, style: AnswerStyle, floor: torch.Tensor) -> ProbePlan:
+    def plan(self, seen: Mapping[str, Any], floor: torch.Tensor) -> ProbePlan:
         """Without the segments, which the driver has from ``read``, and without the probes where they are delivered."""
-        plan = self._work.plan(style, floor)
+        plan = self._work.plan(seen, floor)
         if self._delivers:
             assert self._source is not None
             with reaching():
@@ -183,7 +183,7 @@ class CreditWorkers:
         if not self.processes:
             return self.alone()
         try:
-            return plan_in_parts(source, self._indices, self.pool.ask, self._due, lowest)
+            return plan_in_parts(source, self._indices, self.pool.ask, self._follow, lowest)
         except WorkerLostError as error:
             self._lose(error)
             return self.alone()
@@ -195,7 +195,7 @@ class CreditWorkers:
         rows = self._source.rows()
         self.group_ids = [str(name) for name in rows.rollouts.group_ids]
         summary = self._here.read(rows)
-        plan = self._here.plan(self._due(summary.style), floor_of(summary.outcomes, self._lowest))
+        plan = self._here.plan(self._follow(summary.style), floor_of(summary.outcomes, self._lowest))
         if self.delivers and plan.size:
             self._source.put_probes(plan.packed)
         return summary, plan
@@ -222,12 +222,12 @@ class CreditWorkers:
         update_signals(self._here, self._source)
         return self._here.state_numbers()
 
-    def _due(self, style: AnswerStyle) -> AnswerStyle:
-        """``ProbeEncoder.due`` of the batch at hand, which may be planned more than once; the driver follows it too, in case
-        it has to go on alone."""
+    def _follow(self, style: AnswerStyle) -> dict[str, Any]:
+        """What the driver's encoder has seen once it follows what is due for the batch at hand, which may be planned more than
+        once."""
         self._style = self._style or self.encoder.due(style)
         self.encoder.follow(self._style)
-        return self._style
+        return self.encoder.state_dict()
 
     def _hire(self) -> WorkerPool:
         """A pool whose processes start when they are first asked."""

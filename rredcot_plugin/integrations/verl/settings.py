@@ -19,7 +19,8 @@ from rredcot_plugin.options import ESTIMATOR_DEFAULTS
 from rredcot_plugin.presets import resolve_keys
 from rredcot_plugin.registry import nearest
 from rredcot_plugin.segmenters import CutSegmenter
-from rredcot_plugin.values.base import scores_read
+from rredcot_plugin.values.base import scores_read, with_parts
+from rredcot_plugin.values.reward_model import RewardModelEstimator
 
 TOOL_LOOP, ONE_TURN_LOOP = "tool_agent", "single_turn_agent"
 """verl's names for its loops."""
@@ -158,6 +159,12 @@ def check_estimator(config: Any, settings: RRedCoTConfig) -> None:
             f"critic.enable={config.critic.enable}: {key} reads a critic; set critic.enable=True, or use "
             f"algorithm.adv_estimator={PPO}, which does so itself"
         )
+    parts = with_parts(settings.build_value_estimator())
+    if any(isinstance(part, RewardModelEstimator) and part.path is None for part in parts):
+        raise ValueError(
+            f"{key} needs a reward model: set algorithm.rredcot.value_kwargs.path to its directory, or "
+            "reward.reward_model.enable=True with its model_path"
+        )
     reward_model = config.reward.reward_model
     if "monte_carlo" in reads and reward_model.enable and not reward_model.enable_resource_pool:
         raise ValueError(
@@ -187,11 +194,10 @@ def check_estimator(config: Any, settings: RRedCoTConfig) -> None:
 def why_not_replayed(config: Any) -> str | None:
     """What keeps tools of this run from being played again, continuation by continuation; None if nothing does."""
     rollout = config.actor_rollout_ref.rollout
+    if path := rollout.agent.get("agent_loop_config_path"):
+        return f"actor_rollout_ref.rollout.agent.agent_loop_config_path={path} may put others in its place"
     if rollout.agent.default_agent_loop == TOOL_LOOP:
-        path = rollout.agent.get("agent_loop_config_path")
-        return (
-            path and f"actor_rollout_ref.rollout.agent.agent_loop_config_path={path} may put others in its place"
-        )
+        return None
     if rollout.agent.default_agent_loop != ONE_TURN_LOOP:
         # which traces have values must not depend on what the model goes on to write
         return f"default_agent_loop={rollout.agent.default_agent_loop} is another loop, whose states cannot be brought back"

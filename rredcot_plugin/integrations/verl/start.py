@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from rredcot_plugin.baselines.base import needs_of
-from rredcot_plugin.integrations.verl.advice import warn_of_pointless
+from rredcot_plugin.integrations.verl.advice import check_log_probs, warn_of_pointless
 from rredcot_plugin.integrations.verl.near_misses import check_estimator_name, check_keys
 from rredcot_plugin.integrations.verl.settings import (
     Resolved,
@@ -71,6 +71,7 @@ def check_run(config: Any) -> Resolved | None:
     chosen = switch_on_critic(config)
     check_estimator(config, resolved.config)
     check_router_replay(config, resolved)
+    check_log_probs(config, resolved.config)
     return dataclasses.replace(resolved, choices=resolved.choices | chosen)
 
 
