@@ -87,6 +87,10 @@ class RRedCoTConfig(Options):
                 f"lam_turn_rewards={self.lam_turn_rewards}: turn_rewards={self.turn_rewards} leaves no rewards before the "
                 "last token, or use turn_rewards=keep"
             )
+        if self.mode != "segment_gae":
+            raise ValueError(
+                f"lam_turn_rewards={self.lam_turn_rewards}: mode={self.mode} sums nothing over segments, or use mode=segment_gae"
+            )
         if self.has_critic:
             raise ValueError(
                 f"lam_turn_rewards={self.lam_turn_rewards}: the values of a critic are of all rewards, set lam instead"

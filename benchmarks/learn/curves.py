@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -144,6 +144,13 @@ def smoothed(curve: np.ndarray) -> np.ndarray:
     sums, counts = (np.convolve(x, kernel)[side : side + len(curve)] for x in (curve, np.ones_like(curve)))
     found: np.ndarray = sums / counts
     return found
+
+
+def centred(curves: Curves) -> Curves:
+    """The same runs, with every point of the smoothed curve dated at the middle of its window. At the ends ``smoothed`` has
+    fewer points, whose own dates flatter the faster of two curves: 0.63 for a true 0.67, with eleven points."""
+    spent = {axis: np.apply_along_axis(smoothed, 1, numbers) for axis, numbers in curves.spent.items()}
+    return replace(curves, steps=smoothed(curves.steps), spent=spent)
 
 
 def arrival(steps: np.ndarray, curve: np.ndarray, level: float) -> float:

@@ -11,7 +11,7 @@ import torch
 
 from rredcot_plugin.groups import group_stats
 from rredcot_plugin.registry import register_value_estimator
-from rredcot_plugin.types import Rollouts, Segments
+from rredcot_plugin.types import LARGEST_OUTCOME, Rollouts, Segments
 from rredcot_plugin.values.base import NO_PROBES, Estimate, Probed, latest_number, nothing_known
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ FIELD = "state_values"
 
 def turn_values(mask: Bool[Tensor, "B T"], said: Sequence[Any]) -> Float[Tensor, "B T"]:
     """``token_scores["environment"]`` from ``said[b]``, a number for each turn of the model, about the state in which the turn
-    begins, or a mapping from turns (0, 1, …) to such numbers: at the turn's first token, NaN elsewhere. What is not a finite
-    number is NaN too, turns that a list is too short for, and rows without a list; numbers beyond the last turn are left out.
+    begins, or a mapping from turns (0, 1, …) to such numbers: at the turn's first token, NaN elsewhere. What is not a
+    number as large as an outcome may be is NaN too, turns that a list is too short for, and rows without a list; numbers beyond the last turn are left out.
 
     >>> turn_values(torch.tensor([[True, True, False, True]]), [[None, 0.5]]).tolist()
     [[nan, nan, nan, 0.5]]
@@ -37,7 +37,7 @@ def turn_values(mask: Bool[Tensor, "B T"], said: Sequence[Any]) -> Float[Tensor,
     for b, numbers in enumerate(said):
         at = column[row == b]
         found = torch.tensor(list(map(_number, _listed(numbers, len(at)))), dtype=torch.float32)
-        scores[b, at[: len(found)]] = torch.where(torch.isfinite(found), found, torch.nan)
+        scores[b, at[: len(found)]] = torch.where(found.abs() <= LARGEST_OUTCOME, found, torch.nan)
     return scores
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -86,7 +87,7 @@ def build_references(references: Sequence[Any] | None, num_rollouts: int, max_pr
             utility[row, column], log_q[row, column] = _number(entry, "utility", 1.0), _number(entry, "log_q", 0.0)
             valid[row, column] = True
     return Proposals(
-        answers=[[str(entry.get("answer") or "").strip() for entry in entries] for entries in rows],
+        answers=[[_text(entry.get("answer")) for entry in entries] for entries in rows],
         utility=utility,
         valid=valid,
         source=[FROM_GROUND_TRUTH if entries else NOTHING for entries in rows],
@@ -97,9 +98,11 @@ def build_references(references: Sequence[Any] | None, num_rollouts: int, max_pr
 
 def _entries(row: int, given: Any) -> list[Mapping[str, Any]]:
     """The references of one rollout as mappings."""
-    if given is None:
+    if _is_missing(given):
         return []
     if isinstance(given, str | Mapping):
+        given = [given]
+    if not isinstance(given, Iterable):
         given = [given]
     found = [{"solution": entry} if isinstance(entry, str) else entry for entry in given]
     for entry in found:
@@ -109,6 +112,16 @@ def _entries(row: int, given: Any) -> list[Mapping[str, Any]]:
                 f"'answer', 'utility', 'log_q'), got {entry!r:.200}"
             )
     return [entry for entry in found if str(entry["solution"] or "").strip()]
+
+
+def _text(answer: Any) -> str:
+    """Of an answer, which may be the number 0; nothing where there is none."""
+    return "" if _is_missing(answer) else str(answer).strip()
+
+
+def _is_missing(x: Any) -> bool:
+    """None, or the NaN that pandas makes of it."""
+    return x is None or (isinstance(x, float) and math.isnan(x))
 
 
 def _number(entry: Mapping[str, Any], key: str, default: float) -> float:

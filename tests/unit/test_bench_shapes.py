@@ -6,13 +6,14 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import curve_figures
 import shapes
-from learn.curves import reach
+from learn.curves import Curves, centred, reach
 from learn.statistics import paired_difference
 from learn.summary import shown
 
@@ -37,6 +38,23 @@ def test_the_page_has_the_rows_and_the_intervals_that_it_cites(found: shapes.Fou
     steps = [shown(reach(found[MANY, "rredcot"][family], base[family], "step")) for family in base]
     steps_of_groups = shown(reach(found[FEW, "rredcot"]["shares"], base["shares"], "step"))
     assert not [text for text in (*steps, steps_of_groups) if text not in page]
+
+
+def test_a_curve_that_is_faster_is_not_flattered_by_its_ends() -> None:
+    """Straight curves that start together; the second gets where the first ends after two thirds of its steps."""
+    steps = np.arange(0.0, 121.0, 12.0)
+    slow, fast = (_straight(steps, slope) for slope in (1.0, 1.5))
+    assert reach(fast, slow, "step")["value"] < 0.64
+    assert reach(*map(centred, (fast, slow)), "step")["value"] == pytest.approx(2 / 3)
+    page = (ROOT / "docs" / "evidence" / "learning.md").read_text("utf-8")
+    assert shapes.middles() in page
+
+
+def _straight(steps: np.ndarray, slope: float) -> Curves:
+    accuracy = np.minimum(slope * steps / steps[-1], 2.0)[None]
+    return Curves(
+        np.array([0]), steps, {"accuracy": accuracy}, {}, {"step": steps[None]}, (), frozenset(), frozenset()
+    )
 
 
 def test_runs_that_chose_the_rate_are_not_measured(found: shapes.Found) -> None:

@@ -18,7 +18,7 @@ from tests.unit.agent_policy import random_agent
 from tests.unit.test_exact_segments import BIASED, EXACT, AnyFit
 from tests.unit.text_policy import TextPolicy, expected_gradient
 
-NOTHING: list[Any] = [None, [], 0.5, np.array(0.5), "0.5", {"a": 1.0}, {2: 1.0}, {-1: 1.0}, {0: "x"}, [None], ["x"], [math.nan], [math.inf, -math.inf], [10**400], [[1.0, 2.0]]]  # fmt: skip
+NOTHING: list[Any] = [None, [], 0.5, np.array(0.5), "0.5", {"a": 1.0}, {2: 1.0}, {-1: 1.0}, {0: "x"}, [None], ["x"], [math.nan], [math.inf, -math.inf], [10**400], [3e38], [[1.0, 2.0]]]  # fmt: skip
 """What an environment may leave instead of numbers."""
 
 

@@ -201,9 +201,10 @@ def test_references_come_as_texts_mappings_and_lists() -> None:
     assert found.utility[1, 0] == 0.5 and found.log_q is not None and found.log_q[1, 0] == -3.0
     assert found.utility[4, 0] == 1.0
     assert found.valid.sum(dim=1).tolist() == [1, 1, 2, 0, 1]
-    for bad in ([{"answer": "4"}], [[3]], [{"solution": "s", "anser": "4"}]):
+    for bad in ([{"answer": "4"}], [[3]], [3.0], [{"solution": "s", "anser": "4"}]):
         with pytest.raises(ValueError, match="references of rollout 0"):
             build_references(bad, 1, 8)
+    assert build_references([{"solution": "s", "answer": 0}, float("nan")], 2, 8).answers == [["0"], []]
 
 
 def test_answers_of_references_are_distinct_proposals() -> None:

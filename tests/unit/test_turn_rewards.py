@@ -208,6 +208,7 @@ def test_lambda_of_rewards_on_the_way_is_that_of_the_outcome_unless_it_is_given(
         ({"turn_rewards": "redistribute"}, "turn_rewards=redistribute leaves no rewards before"),
         ({"value_estimator": "critic"}, "the values of a critic are of all rewards"),
         ({"lam_turn_rewards": 1.5}, "lam_turn_rewards=1.5"),
+        ({"mode": "weighted"}, "mode=weighted"),
     ],
 )
 def test_what_has_no_rewards_on_the_way_of_its_own_has_no_lambda_for_them(
