@@ -18,6 +18,7 @@ from shapes import (
     ALONE,
     GRPO,
     ONE_BASELINE,
+    TOTALS_CONTINUED,
     Found,
     Study,
     cell_of,
@@ -144,6 +145,7 @@ def main() -> None:
         print("", ends(study, own), *([intervals(own)] if study.bases else []), sep="\n")
     parts = [found_curves(study) for study in (LANGUAGE_MODEL, AGAIN, MORE)]
     print(f"\n{continuations(parts, 'ranks')}")
+    print(continuations([found_curves(TOTALS_CONTINUED)], "totals"))
     for (shape, system), own in found_curves(FASTER).items():
         last = own["ranks"].final("accuracy").tolist()
         print(f"at twice the rate {shape} {system}: {', '.join(f'{reward:.2f}' for reward in last)}")

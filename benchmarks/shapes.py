@@ -75,6 +75,10 @@ TOTALS_MORE = Study(
     ("totals",), {"4 × 4": "learning_lm_totals_more_4", "16 × 1": "learning_lm_totals_more"}, ("4 × 4",)
 )
 """And as a third one does."""
+TOTALS_CONTINUED = Study(
+    ("totals",), {"16 × 1": "learning_lm_totals_continued"}, (), {**SYSTEMS, "mc_grpo": "MC-GRPO"}
+)
+"""There, with continuations from every boundary."""
 
 LARGE = Study(
     ("habits", "chains", "shares"), {"8 × 8": "learning_large", "64 × 1": "learning_large_1"}, ("8 × 8", "64 × 1")

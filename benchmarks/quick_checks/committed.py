@@ -107,6 +107,7 @@ COMMANDS = {
             ("again", "5 6 7", "totals", "--system lean preset=lean"),
             ("more", "8 9", "ranks", "mc_grpo"),
             ("more", "8 9", "totals", "--system lean preset=lean"),
+            ("continued", "8 9 10 11 12", "totals", "mc_grpo"),
         )
     },
     **{

@@ -88,7 +88,7 @@ def test_the_language_models_page_has_the_committed_gains() -> None:
     assert len(rows) == 7 and not [row for row in rows if row not in page.splitlines()]
     section = page.partition("**Where lines earn shares")[2].partition("\n![")[0]
     cited = re.findall(r"-?\d\.\d+ \[[^]]+\]", section.partition("The default needs")[2])
-    assert len(cited) == 1 and cited[0] in line_rewards.intervals(found)
+    assert len(cited) == 2 and all(text in line_rewards.intervals(found) for text in cited)
     readme = (root / "README.md").read_text("utf-8").replace("−", "-")
     gained = [line.partition("minus GRPO's ")[2] for line in line_rewards.intervals(found).splitlines()]
     assert gained[1:3] == ["-0.017 [-0.074, 0.039]", "0.054 [0.021, 0.088]"]
@@ -163,3 +163,15 @@ def test_rewards_at_the_end_are_learned_from_as_before() -> None:
     own, before = shapes.found_curves(line_rewards.STUDY), shapes.found_curves(shapes.SHARES)
     for key in (("4 × 4", "grpo"), ("16 × 1", "rredcot"), ("16 × 1", "reinforce_plus_plus")):
         assert shapes.finals(own[key]["shares"]) == shapes.finals(before[key]["shares"])
+
+
+def test_the_page_says_what_continuations_give_on_sums_of_the_language_model() -> None:
+    found = shapes.found_curves(shapes.TOTALS_CONTINUED)
+    own, default = (found["16 × 1", system]["totals"] for system in ("mc_grpo", "rredcot"))
+    assert own.seeds.tolist() == [8, 9, 10, 11, 12] and own.weights == default.weights
+    assert set(default.seeds.tolist()) <= set(own.seeds.tolist())
+    said = line_rewards.continuations([found], "totals")
+    page = (Path(__file__).parents[2] / "docs" / "evidence" / "language-model.md").read_text("utf-8")
+    text = page.replace("−", "-").partition("learning_lm_totals_continued.json")[2].partition(";")[0]
+    cited = re.findall(r"-?\d\.\d+ \[[^]]+\]|\d\.\d\b", text)
+    assert len(cited) == 3 and not [number for number in cited if number not in said]

@@ -50,6 +50,22 @@ def test_a_curve_that_is_faster_is_not_flattered_by_its_ends() -> None:
     assert shapes.middles() in page
 
 
+def test_the_page_says_what_no_baseline_does_in_groups() -> None:
+    page = (ROOT / "docs" / "evidence" / "learning.md").read_text("utf-8").replace("−", "-")
+    found = shapes.found_curves(shapes.TINY)
+    told = page.partition("**In groups, no baseline does as well or better**")[2].partition("\n")[0]
+    for family in shapes.TINY.families:
+        own, default = (found["2 × 8", system][family] for system in ("no_baseline", "rredcot"))
+        assert shown(paired_difference(*map(shapes.finals, (own, default))), 3) in told, family
+    told = page.partition("**With two rollouts per prompt, the default gains little**")[2].partition("\n")[0]
+    for system in ("rredcot", "no_baseline", "low_variance"):
+        needs = [
+            reach(found["8 × 2", system][family], found["4 × 4", "grpo"][family], "step")
+            for family in shapes.TINY.families
+        ]
+        assert all(f"{entry['value']:.2f}" in told for entry in needs), system
+
+
 def _straight(steps: np.ndarray, slope: float) -> Curves:
     accuracy = np.minimum(slope * steps / steps[-1], 2.0)[None]
     return Curves(

@@ -44,8 +44,10 @@ def warnings_of(config: Any, settings: RRedCoTConfig) -> Iterator[str]:
 
 
 def check_log_probs(config: Any, settings: RRedCoTConfig) -> None:
-    """Raises:
-    ValueError: the segmenter cannot do without log-probs, and the rollout engine records none.
+    """The segmenter must get the log-probs that it reads.
+
+    Raises:
+        ValueError: it cannot do without, and the rollout engine records none.
     """
     tuple(_of_unrecorded_log_probs(config, settings))
 

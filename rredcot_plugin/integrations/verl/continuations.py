@@ -84,7 +84,8 @@ class Continuations:
         """(B, T): the value of the state before each segment at the segment's first token, NaN elsewhere.
 
         verl's tool loop plays the tools anew on the way to a state; where they answer otherwise than they did, it has
-        no value. Nor has a trace of several outputs: what rewrote the context is not known. Traces without one of their values for these reasons are counted.
+        no value. Nor has a trace of several outputs: what rewrote the context is not known. Traces without one of their
+        values for these reasons are counted.
 
         Args:
             fields: per row what the reward function gets beside the tokens.
