@@ -57,7 +57,7 @@ def test_everything_before_the_training(monkeypatch: pytest.MonkeyPatch, tmp_pat
         ("--no_such_flag=1", "unrecognized arguments: --no_such_flag=1"),
         ("--train.batch_size=500", "is not a multiple of --train.batch_size 500"),
         ("--ds.tensor_parallel_size=2", ""),
-        ("--actor.model_name_or_path=/nowhere", "--actor.model_name_or_path /nowhere: no folder"),
+        ("--actor.model_name_or_path=/nowhere", "--actor.model_name_or_path /nowhere: no such folder"),
         ("--data.prompt_dataset=", "--data.prompt_dataset: is not given"),
         ("--data.max_len=100000", "--train.max_tokens_per_gpu 16384: is less than --data.max_len 100000"),
         ("--reward.remote_url=nothing.py", "--reward.remote_url nothing.py"),
