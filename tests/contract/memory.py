@@ -173,6 +173,7 @@ def make_trainer(
         "use_critic": False,
         "logger": SimpleNamespace(logger={}),
         "timing_raw": {},
+        "train_dataset": SimpleNamespace(),
         "train_dataloader": SimpleNamespace(state_dict=dict, load_state_dict=lambda state: None),
         "checkpoint_callback": SimpleNamespace(on_save=lambda **_: None),
     }

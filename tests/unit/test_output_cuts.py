@@ -90,7 +90,8 @@ def test_a_state_is_probed_after_its_own_prompt_and_the_text_of_its_own_output()
     rows, config = joined_rows(), rr.RRedCoTConfig(segmenter="newline")
     group = work(config)
     seen = group.read(rows)
-    plan = group.plan(seen.style, seen.outcomes - 1)
+    group.encoder.follow(seen.style)
+    plan = group.plan(group.encoder.state_dict(), seen.outcomes - 1)
     specs, several = iter(plan.specs), 0
     for row in range(len(rows.lengths)):
         outputs, segments = rows.outputs_of(row), seen.levels[-1]
@@ -122,7 +123,8 @@ def test_thinking_that_ended_in_an_earlier_output_has_not_ended_in_the_next() ->
     joined = PromptedRollouts(rollouts, [PROMPT] * rows, [""] * rows, [a + 1 + b] * rows, outputs)
     group = work(rr.RRedCoTConfig(segmenter="newline"))
     seen = group.read(joined)
-    plan = group.plan(seen.style, seen.outcomes - 1)
+    group.encoder.follow(seen.style)
+    plan = group.plan(group.encoder.state_dict(), seen.outcomes - 1)
     text = joined.read(TABLE).rollouts.texts
     assert text is not None and text[0] == "\n".join(texts), "no word reaches over both"
     own = plan.specs[2 * 1 + 1]
