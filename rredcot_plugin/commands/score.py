@@ -17,6 +17,7 @@ from rich.text import Text
 
 from rredcot_plugin.commands import score_options as opts
 from rredcot_plugin.commands.needs import require
+from rredcot_plugin.offline.hub import first_line
 from rredcot_plugin.offline.out_file import SCORED
 from rredcot_plugin.written import read_pairs, read_value
 
@@ -106,7 +107,7 @@ def _reason(model: str, error: Exception) -> str:
     if not isinstance(error, RuntimeError):
         return str(error)
     hint = "; a smaller --batch-tokens needs less memory" if "out of memory" in str(error) else ""
-    return f"model={model}: {(str(error).strip().splitlines() or [type(error).__name__])[0]}{hint}"
+    return f"model={model}: {first_line(error)}{hint}"
 
 
 def read_options(file: Path | None, pairs: Sequence[str]) -> RRedCoTConfig:

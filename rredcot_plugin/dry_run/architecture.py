@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from rredcot_plugin.dry_run.errors import RecipeError
-from rredcot_plugin.offline.hub import hub_answers
+from rredcot_plugin.offline.hub import first_line, hub_answers
 from rredcot_plugin.planning.models import count_parameters
 
 TINY = {
@@ -80,7 +80,7 @@ def find_architecture(path: str, trust_remote_code: bool = False) -> Architectur
             if is_folder:
                 raise RecipeError(f"actor_rollout_ref.model.path={path}: {error}") from error
             if not local:
-                why = f"the hub says: {(str(error).strip().splitlines() or [type(error).__name__])[0]}"
+                why = f"the hub says: {first_line(error)}"
             continue
         if not tokenizer.chat_template:
             raise RecipeError(

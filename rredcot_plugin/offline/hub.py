@@ -26,3 +26,8 @@ def hub_answers() -> bool:
     except OSError:
         return False
     return True
+
+
+def first_line(error: Exception) -> str:
+    """What an error says first, for a message of one line; the name of its type where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

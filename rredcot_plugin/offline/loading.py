@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from rredcot_plugin.offline.hub import hub_answers
+from rredcot_plugin.offline.hub import first_line, hub_answers
 
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -79,4 +79,4 @@ def _only_local(name: str) -> bool:
 def _why(local: bool, error: Exception) -> str:
     if local and isinstance(error, OSError):
         return "no such folder, not complete in the Hugging Face cache, and the hub does not answer"
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return first_line(error)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rredcot_plugin.offline.hub import first_line
 from rredcot_plugin.registry import nearest
 
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
@@ -142,7 +143,7 @@ def find_sizes(path: str, known: Mapping[str, Mapping[str, Any]]) -> ModelSizes:
             config = AutoConfig.from_pretrained(path, local_files_only=True)
     except (OSError, ValueError, AttributeError) as error:
         if Path(path).is_dir():
-            raise ValueError(f"model={path}: {_first_line(error)}") from error
+            raise ValueError(f"model={path}: {first_line(error)}") from error
         raise ValueError(
             f"model={path}: not in the Hugging Face cache, no folder with a config.json, and not among "
             f"{', '.join(sorted(known))}.{nearest(path, list(known))}"
@@ -152,13 +153,9 @@ def find_sizes(path: str, known: Mapping[str, Mapping[str, Any]]) -> ModelSizes:
         _check_experts(config)
         return sizes_of(config, path)
     except ValueError as error:
-        raise ValueError(f"model={path}: {_first_line(error)}") from error
+        raise ValueError(f"model={path}: {first_line(error)}") from error
     except (AttributeError, TypeError) as error:
         raise ValueError(
-            f"model={path}: its configuration ({config.model_type}) lacks a size that a plan needs ({_first_line(error)}); "
+            f"model={path}: its configuration ({config.model_type}) lacks a size that a plan needs ({first_line(error)}); "
             "add it to the config.json of a folder, and name the folder"
         ) from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -25,7 +25,8 @@ FIELD = "state_values"
 def turn_values(mask: Bool[Tensor, "B T"], said: Sequence[Any]) -> Float[Tensor, "B T"]:
     """``token_scores["environment"]`` from ``said[b]``, a number for each turn of the model, about the state in which the turn
     begins, or a mapping from turns (0, 1, …) to such numbers: at the turn's first token, NaN elsewhere. What is not a
-    number as large as an outcome may be is NaN too, turns that a list is too short for, and rows without a list; numbers beyond the last turn are left out.
+    number as large as an outcome may be is NaN too, turns that a list is too short for, and rows without a list; numbers
+    beyond the last turn are left out.
 
     >>> turn_values(torch.tensor([[True, True, False, True]]), [[None, 0.5]]).tolist()
     [[nan, nan, nan, 0.5]]

@@ -58,8 +58,8 @@ def build_proposals(
     rollout's own reward does not count, so an answer that only it gave is not proposed to it. Answers
     given most often come first, and ``max_proposals`` cuts the rest. Answers worth no more than the lowest
     reward (0, or a negative one) tell ``support`` nothing and are left out. A rollout with nothing to propose
-    gets the ground truth, if it is text or a number, with ``ground_truth_utility`` where ``allowed`` permits it, else nothing. Rollouts
-    whose outcome is not finite propose nothing. What ``proposes`` may be stands with ``ValueEstimator``. ``floor`` is
+    gets the ground truth, if it is text or a number, with ``ground_truth_utility`` where ``allowed`` permits it, else nothing.
+    Rollouts whose outcome is not finite propose nothing. What ``proposes`` may be stands with ``ValueEstimator``. ``floor`` is
     ``floor_of`` the whole batch where these rollouts are a part of one; None: they are all.
     """
     for name, given_rows in (("answers", answers), ("group_ids", group_ids)):

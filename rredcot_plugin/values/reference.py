@@ -100,9 +100,7 @@ def _entries(row: int, given: Any) -> list[Mapping[str, Any]]:
     """The references of one rollout as mappings."""
     if _is_missing(given):
         return []
-    if isinstance(given, str | Mapping):
-        given = [given]
-    if not isinstance(given, Iterable):
+    if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
         given = [given]
     found = [{"solution": entry} if isinstance(entry, str) else entry for entry in given]
     for entry in found:

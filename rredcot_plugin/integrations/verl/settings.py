@@ -143,11 +143,12 @@ def check_estimator(config: Any, settings: RRedCoTConfig) -> None:
     """What the estimator and the baseline read must be there to be read in this run.
 
     Raises:
-        ValueError: a name in ``reads`` that nobody writes; ``critic`` without one; ``monte_carlo`` with a reward
+        ValueError: a name in ``reads`` that nobody writes; ``critic`` or ``reward_model`` without one; ``monte_carlo`` with a reward
             model that shares the trainer's devices, or with tools that cannot be played again; ``attention``,
             ``gradient`` or ``baseline: token`` with an engine whose log-prob pass we do not reach.
     """
-    reads = scores_read(settings.build_value_estimator())
+    estimator = settings.build_value_estimator()
+    reads = scores_read(estimator)
     key = f"algorithm.rredcot.value_estimator={settings.value_estimator}"
     if unknown := sorted(reads - TOKEN_SCORES):
         raise ValueError(
@@ -159,8 +160,7 @@ def check_estimator(config: Any, settings: RRedCoTConfig) -> None:
             f"critic.enable={config.critic.enable}: {key} reads a critic; set critic.enable=True, or use "
             f"algorithm.adv_estimator={PPO}, which does so itself"
         )
-    parts = with_parts(settings.build_value_estimator())
-    if any(isinstance(part, RewardModelEstimator) and part.path is None for part in parts):
+    if any(isinstance(part, RewardModelEstimator) and part.path is None for part in with_parts(estimator)):
         raise ValueError(
             f"{key} needs a reward model: set algorithm.rredcot.value_kwargs.path to its directory, or "
             "reward.reward_model.enable=True with its model_path"
