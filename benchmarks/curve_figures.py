@@ -71,7 +71,7 @@ CEILING_CURVES: dict[tuple[str, str], Style] = {
 
 
 def accuracies(result: str, family: str, system: str) -> tuple[np.ndarray, np.ndarray]:
-    """Steps (E,) of the validations, and smoothed accuracies (n, E) of the measured runs at the tuned rate.
+    """Smoothed steps (E,) of the validations and accuracies (n, E) of the measured runs at the tuned rate.
 
     A result keeps the runs of earlier reports, those of a former default under the same name too: they are left out.
     """
@@ -84,7 +84,7 @@ def accuracies(result: str, family: str, system: str) -> tuple[np.ndarray, np.nd
         same = run.items() >= wanted.items()
         if same and run["seed"] in record["seeds"] and row["status"] == "done":
             runs.append({name: np.array(row["evals"][name].split(), float) for name in ("step", "accuracy")})
-    return runs[0]["step"], np.apply_along_axis(smoothed, 1, np.array([run["accuracy"] for run in runs]))
+    return smoothed(runs[0]["step"]), np.apply_along_axis(smoothed, 1, np.array([run["accuracy"] for run in runs]))
 
 
 def draw_effect(output: Path) -> None:
@@ -133,7 +133,7 @@ def draw_ceilings(output: Path) -> None:
 
 
 def _smoothed(curves: Curves) -> tuple[np.ndarray, np.ndarray]:
-    return curves.steps, np.apply_along_axis(smoothed, 1, curves.evals["accuracy"])
+    return curves.dates("step", curves.everyone), np.apply_along_axis(smoothed, 1, curves.evals["accuracy"])
 
 
 def _draw_learning(

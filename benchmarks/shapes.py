@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from learn.curves import Curves, centred, curves_of, reach
+from learn.curves import Curves, curves_of, reach
 from learn.runs import rows_of, with_numbers
 from learn.statistics import Interval, paired_difference
 from learn.summary import shown
@@ -188,24 +188,10 @@ def finals(curves: Curves, measure: str = "accuracy") -> dict[int, float]:
     return dict(zip(curves.seeds.tolist(), curves.final(measure).tolist(), strict=True))
 
 
-def middles() -> str:
-    """Steps of the default with 16 × 1 relative to GRPO with 4 × 4, as the pages have them and with dates in the middle of each
-    window of the smoothed curves."""
-    told: tuple[list[str], list[str]] = ([], [])
-    for study in (TINY, SHARES):
-        found = found_curves(study)
-        for family in study.families:
-            pair = [found[key][family] for key in ((ALONE, "rredcot"), ("4 × 4", GRPO))]
-            for texts, (own, base) in zip(told, (pair, map(centred, pair)), strict=True):
-                texts.append(f"{reach(own, base, 'step')['value']:.2f}")
-    return " instead of ".join(", ".join(texts[:-1]) + f" and {texts[-1]}" for texts in reversed(told))
-
-
 def main() -> None:
     for study in (TINY, SHARES, LARGE, LANGUAGE_MODEL, TOTALS, TOTALS_AGAIN, TOTALS_MORE):
         found = found_curves(study)
         print(table(study, found), *(gains(study, found, base) for base in study.bases), sep="\n\n", end="\n\n")
-    print(f"the default, dated in the middle of windows: {middles()}\n")
     parts = [found_curves(study) for study in (TOTALS, TOTALS_AGAIN, TOTALS_MORE)]
     for name, gap in (
         ("the default minus one baseline per trace", default_minus(parts, "totals", ONE_BASELINE)),

@@ -57,7 +57,7 @@ PRESETS = {
         },
         "The least noise measured with rewards of 0 and 1, with a small bias: one baseline per trace in which "
         "certain segments hardly count and other groups count for more, and half of the luck of later segments taken out.",
-        "Tiny models with rewards of 0 and 1 and 4 prompts of 4 rollouts learned in half to three quarters of GRPO's steps; with "
+        "Tiny models with rewards of 0 and 1 and 4 prompts of 4 rollouts learned in 0.50 to 0.81 of GRPO's steps; with "
         "rewards in between slower than with GRPO (docs/evidence/learning.md).",
     ),
     "paper": Preset(

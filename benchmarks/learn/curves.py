@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -55,6 +55,11 @@ class Curves:
     def curve(self, rows: np.ndarray) -> np.ndarray:
         """Smoothed mean accuracy (E,) of some runs."""
         return smoothed(self.evals["accuracy"][rows].mean(axis=0))
+
+    def dates(self, axis: str, rows: np.ndarray) -> np.ndarray:
+        """What these runs had used of ``axis`` on average at each point (E,) of their curve: the middle of its window. At the
+        ends a point is the mean of two; dated as the last one is, it would flatter the faster of two curves."""
+        return smoothed(self.spent[axis][rows].mean(axis=0))
 
     def deviation(self, name: str, rows: np.ndarray) -> float:
         """Standard deviation between seeds of what training saw, the mean over steps."""
@@ -146,15 +151,8 @@ def smoothed(curve: np.ndarray) -> np.ndarray:
     return found
 
 
-def centred(curves: Curves) -> Curves:
-    """The same runs, with every point of the smoothed curve dated at the middle of its window. At the ends ``smoothed`` has
-    fewer points, whose own dates flatter the faster of two curves: 0.63 for a true 0.67, with eleven points."""
-    spent = {axis: np.apply_along_axis(smoothed, 1, numbers) for axis, numbers in curves.spent.items()}
-    return replace(curves, steps=smoothed(curves.steps), spent=spent)
-
-
-def arrival(steps: np.ndarray, curve: np.ndarray, level: float) -> float:
-    """The step at which a curve is first at the level, linear between its points; infinite if it never is.
+def arrival(dates: np.ndarray, curve: np.ndarray, level: float) -> float:
+    """When a curve is first at the level, linear between its points; infinite if it never is.
 
     >>> arrival(np.array([0.0, 10.0, 20.0]), np.array([0.0, 1.0, 0.0]), 0.5)
     5.0
@@ -164,15 +162,14 @@ def arrival(steps: np.ndarray, curve: np.ndarray, level: float) -> float:
         return np.inf
     i = int(above[0])
     if i == 0:
-        return float(steps[0])
+        return float(dates[0])
     share = (level - curve[i - 1]) / (curve[i] - curve[i - 1])
-    return float(steps[i - 1] + share * (steps[i] - steps[i - 1]))
+    return float(dates[i - 1] + share * (dates[i] - dates[i - 1]))
 
 
 def used(curves: Curves, rows: np.ndarray, level: float, axis: str) -> float:
     """What these runs' mean curve has used of ``axis`` when it gets to the level; infinite if it does not."""
-    at = arrival(curves.steps, curves.curve(rows), level)
-    return float(np.interp(at, curves.steps, curves.spent[axis][rows].mean(axis=0))) if np.isfinite(at) else np.inf
+    return arrival(curves.dates(axis, rows), curves.curve(rows), level)
 
 
 def reach(system: Curves, base: Curves, axis: str, of_run: bool = False) -> Interval:
@@ -180,7 +177,7 @@ def reach(system: Curves, base: Curves, axis: str, of_run: bool = False) -> Inte
 
     Level: the last point of the base's smoothed mean curve. The base's own use is counted up to *its* first
     arrival there (at least one step), so that a curve that is flat at the end is not a gain for anyone; with
-    ``of_run`` over its whole run. Where the level is not reached, the end of the system's own runs stands in
+    ``of_run`` up to the end of its curve. Where the level is not reached, the end of the system's own curve stands in
     (a lower bound), and ``censored`` is the share of resamples in which that was so. No number (NaN) where the
     base ended no higher than it began: then there is nothing to reach.
     """
@@ -191,22 +188,22 @@ def reach(system: Curves, base: Curves, axis: str, of_run: bool = False) -> Inte
 
     def ratio(own: np.ndarray, others: np.ndarray) -> float:
         level = float(base.curve(others)[-1])
-        total = float(base.spent[axis][others].mean(axis=0)[-1])
-        first = total / float(base.steps[-1])
+        total = float(base.dates(axis, others)[-1])
+        first = total / float(base.dates("step", others)[-1])
         against = total if of_run else max(used(base, others, level, axis), first)
         found = used(system, own, level, axis)
         unreached.append(not np.isfinite(found))
-        return min(found, float(system.spent[axis][own].mean(axis=0)[-1])) / against
+        return min(found, float(system.dates(axis, own)[-1])) / against
 
     entry = interval(ratio, [system.runs, base.runs])
     return entry | {"censored": float(np.mean(unreached[1:] or unreached)), "reached": float(not unreached[0])}
 
 
 def accuracy_at(system: Curves, base: Curves, axis: str) -> Interval:
-    """A system's smoothed mean accuracy when it has used what the base's whole run uses, or at its own end."""
+    """A system's smoothed mean accuracy when it has used what the base has at the end of its curve, or at its own end."""
 
     def read(own: np.ndarray, others: np.ndarray) -> float:
-        budget = float(base.spent[axis][others].mean(axis=0)[-1])
-        return float(np.interp(budget, system.spent[axis][own].mean(axis=0), system.curve(own)))
+        budget = float(base.dates(axis, others)[-1])
+        return float(np.interp(budget, system.dates(axis, own), system.curve(own)))
 
     return interval(read, [system.runs, base.runs])

@@ -196,7 +196,7 @@ def draw(output: Path, found: Found) -> None:
 
 
 def _line(axis: Any, curves: Curves, spent: str, name: str, number: int) -> None:
-    x = curves.spent[spent].mean(axis=0)
+    x = curves.dates(spent, curves.everyone)
     style = "--" if name in CONTROLS else "-"
     axis.plot(x, curves.curve(curves.everyone), style, color=f"C{number}", label=name, linewidth=1.5)
     if curves.runs > 1:

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import curve_figures
 import shapes
-from learn.curves import Curves, centred, reach
+from learn.curves import Curves, accuracy_at, reach
 from learn.statistics import paired_difference
 from learn.summary import shown
 
@@ -44,10 +44,21 @@ def test_a_curve_that_is_faster_is_not_flattered_by_its_ends() -> None:
     """Straight curves that start together; the second gets where the first ends after two thirds of its steps."""
     steps = np.arange(0.0, 121.0, 12.0)
     slow, fast = (_straight(steps, slope) for slope in (1.0, 1.5))
-    assert reach(fast, slow, "step")["value"] < 0.64
-    assert reach(*map(centred, (fast, slow)), "step")["value"] == pytest.approx(2 / 3)
-    page = (ROOT / "docs" / "evidence" / "learning.md").read_text("utf-8")
-    assert shapes.middles() in page
+    for of_run in (False, True):
+        assert reach(fast, slow, "step", of_run=of_run)["value"] == pytest.approx(2 / 3)
+        assert reach(fast, fast, "step", of_run=of_run)["value"] == pytest.approx(1.0)
+    assert accuracy_at(fast, slow, "step")["value"] == pytest.approx(1.5 * 114 / 120)
+
+
+def test_committed_summaries_are_dated_as_the_tables() -> None:
+    own = shapes.found_curves(shapes.TINY)
+    summary = json.loads((shapes.FOLDER / "learning_shape_1.json").read_text())["summary"]
+    for family in shapes.TINY.families:
+        entry = reach(
+            own["16 × 1", "reinforce_plus_plus"][family], own["16 × 1", "grpo"][family], "step", of_run=True
+        )
+        recorded = summary[f"{family}/reinforce_plus_plus/steps_to_grpo_final_of_run"]
+        assert entry["value"] == pytest.approx(recorded["value"], abs=1e-3), family
 
 
 def test_the_page_says_what_no_baseline_does_in_groups() -> None:
