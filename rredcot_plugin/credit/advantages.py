@@ -62,11 +62,12 @@ def whiten(
 ) -> Float[Tensor, "B T"]:
     """Mean 0 and variance 1 over the unmasked tokens of the batch's ``counted`` rows, as verl's PPO does; 0 elsewhere.
 
-    A ÷ sqrt(variance + 1e-8) with the sample variance; a single token keeps its distance from the mean, 0.
+    A ÷ sqrt(variance + 1e-8) with the sample variance; a single token keeps its distance from the mean, 0. The mean is summed
+    in float64: else equal numbers of a thousand differ from it by its rounding, which is divided by itself.
     """
     real = (segments.segment_ids >= 0) & counted[:, None]
     count = real.sum().clamp(min=1)
-    mean = torch.where(real, advantages, 0.0).sum() / count
+    mean = (torch.where(real, advantages, 0.0).sum(dtype=torch.float64) / count).to(advantages.dtype)
     square = torch.where(real, advantages - mean, 0.0).square().sum()
     scale = (square / (count - 1).clamp(min=1) + 1e-8).rsqrt()
     return torch.where(real, (advantages - mean) * scale, 0.0)

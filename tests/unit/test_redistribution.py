@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rredcot_plugin as rr
+from rredcot_plugin.credit.advantages import whiten
 from tests.unit.reference import batches, gae_reference, random_values, redistribute_reference
 
 FIXED = {"segmenter": "fixed", "segmenter_kwargs": {"tokens": 3}}
@@ -107,6 +108,13 @@ def test_lambda_zero_sums_to_the_grpo_advantage() -> None:
     credit = rr.assign_credit(rollouts, config)
     per_segment = credit.advantages[:, ::3].sum(1)  # one token of each segment of three
     assert torch.allclose(per_segment, torch.tensor([0.5, -0.5, -0.5, 0.5]), atol=1e-6)
+
+
+def test_whitened_equal_numbers_are_nothing() -> None:
+    """In float32 the mean of many equal numbers is not that number."""
+    numbers = torch.full((7, 999), 10_000.1)
+    segments = rr.Segments(torch.zeros(7, 999, dtype=torch.int64), torch.ones(7, dtype=torch.int64))
+    assert float(whiten(numbers, segments, torch.ones(7).bool()).abs().max()) == 0.0
 
 
 def test_match_grpo_gives_each_trace_grpos_token_mean() -> None:
