@@ -41,3 +41,13 @@ def test_a_resumed_run_knows_how_its_model_answers(monkeypatch: pytest.MonkeyPat
         assert len(resumed.calibrator.state_dict()["outcome"]) == 1
     assert fresh.encoder.state_dict() == run.encoder.state_dict() != untaught
     assert older.encoder.state_dict() == untaught
+
+
+@pytest.mark.parametrize(("steps", "said"), [(0, 0), (3, 1)])
+def test_a_checkpoint_of_a_run_without_rredcot_is_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, steps: int, said: int
+) -> None:
+    module = importlib.import_module("rredcot_plugin.integrations.openrlhf.trainer")
+    monkeypatch.setattr(module, "_init", lambda trainer: {"global_step": steps})
+    assert module.RRedCoTTrainerMixin.init_checkpoint_states(SimpleNamespace()) == {"global_step": steps}
+    assert caplog.text.count("saved without rredcot") == said

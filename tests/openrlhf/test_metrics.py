@@ -16,6 +16,17 @@ from tests.openrlhf.test_parity import credited, ours
 openrlhf_cpu.activate()
 
 
+def test_seconds_of_probes_are_those_of_an_actor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Actors work at the same time; those of a ring or of tensor parallelism return what the first of them does."""
+    host = importlib.import_module("openrlhf.trainer.ppo_utils.experience")
+    maker = ours(host, AutoTokenizer.from_pretrained(CHECKPOINT), monkeypatch, {"segmenter": "newline"})
+    maker.step = SimpleNamespace()
+    batch = {"answers": [], "seconds": 0.5, "log_probs": None}
+    monkeypatch.setattr("ray.get", lambda refs: refs)
+    assert maker._flatten_results([[batch, batch]] * 4, 2) == [None] * 4
+    assert maker.step.seconds == 1.0
+
+
 def test_what_openrlhf_logs_of_a_step_has_our_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its samples have its own ``info`` alone: OpenRLHF sends each entry with every sample, and all-reduces each once per
     micro-batch."""

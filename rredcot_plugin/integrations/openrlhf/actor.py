@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,6 +38,9 @@ Base: Any = host.PolicyModelActor.__ray_metadata__.modified_class
 class RRedCoTPolicyActor(Base):
     """``forward`` with ``probes``, a packed vector per row (``probes.layout.pack``), returns a dict."""
 
+    _forks = True
+    """False once the attention of the model has turned out not to be forkable: one warning, and no pass in vain any more."""
+
     @torch.no_grad()
     def forward(
         self,
@@ -64,19 +68,25 @@ class RRedCoTPolicyActor(Base):
         rows = [sequences[row, :length].tolist() for row, length in enumerate(lengths)]
         spans = row_spans_of(lengths) if self.actor.packing_samples else [(i, 0, n) for i, n in enumerate(lengths)]
         in_pass = {"cached": self._cached, "packed": self._packed}.get(probe_backend)
-        if self._group is not None or self.strategy.ds_tensor_parallel_size > 1:
-            in_pass = None  # a rank has a share of the rows, or of each layer
-        found = in_pass and self._unless_unsupported(in_pass, given, specs, rows, spans)
-        log_probs, answers, seconds, logits = found or self._batched(given, specs, rows)
+        if not self._forks or self._group is not None or self.strategy.ds_tensor_parallel_size > 1:
+            in_pass = None  # or a rank has a share of the rows, or of each layer
         if self._group is None:
-            read = signals(logits, spans, action_mask, squares=squares)
+            read = partial(signals, spans=spans, action_mask=action_mask, squares=squares)
         else:
-            read = ring_signals(logits, attention_mask, action_mask, self._group, squares=squares)
+            read = partial(
+                ring_signals,
+                attention_mask=attention_mask,
+                action_mask=action_mask,
+                group=self._group,
+                squares=squares,
+            )
+        found = in_pass and self._unless_unsupported(in_pass, given, specs, rows, spans, read)
+        log_probs, answers, seconds, of_tokens = found or self._batched(given, specs, rows, read)
         return {
             "log_probs": log_probs,
             "answers": list(answers.float().cpu().split([len(own) for own in specs])),
             "seconds": seconds,
-            **read,
+            **of_tokens,
         }
 
     @property
@@ -90,22 +100,33 @@ class RRedCoTPolicyActor(Base):
             return run(*given)
         except UnsupportedModelError as error:
             logger.warning("rredcot: probes of this model run as rows of their own (batched): %s", error)
+            self._forks = False
         return None
 
     def _cached(
-        self, given: tuple, specs: list[list[ProbeSpec]], rows: list[list[int]], spans: Sequence[RowSpan]
+        self,
+        given: tuple,
+        specs: list[list[ProbeSpec]],
+        rows: list[list[int]],
+        spans: Sequence[RowSpan],
+        read: Read,
     ) -> Answered:
         """The pass with keys and values kept, then one call for the probes."""
         module = self.actor.model.module
         with capture_trunk(module) as captured, _kept_logits(module) as kept:
             log_probs = super().forward(*given)
-        start = _now()
+        of_tokens, start = _taken(kept, read), _now()
         with _evaluated(self.actor):
             answers = forward_probes(module, captured, build_layout(specs, rows), spans, self.actor.temperature)
-        return log_probs, answers, _now() - start, kept.output.logits
+        return log_probs, answers, _now() - start, of_tokens
 
     def _packed(
-        self, given: tuple, specs: list[list[ProbeSpec]], rows: list[list[int]], spans: Sequence[RowSpan]
+        self,
+        given: tuple,
+        specs: list[list[ProbeSpec]],
+        rows: list[list[int]],
+        spans: Sequence[RowSpan],
+        read: Read,
     ) -> Answered:
         """One call of the model for rows and probes, in the place of the one that OpenRLHF's pass makes."""
         module, width = self.actor.model.module, given[0].shape[1]
@@ -124,14 +145,14 @@ class RRedCoTPolicyActor(Base):
 
         with _kept_logits(module) as kept, _in_place_of_forward(module, forward):
             log_probs = super().forward(*given)
-        return log_probs, found[0], 0.0, kept.output.logits
+        return log_probs, found[0], 0.0, _taken(kept, read)
 
-    def _batched(self, given: tuple, specs: list[list[ProbeSpec]], rows: list[list[int]]) -> Answered:
+    def _batched(self, given: tuple, specs: list[list[ProbeSpec]], rows: list[list[int]], read: Read) -> Answered:
         """The pass, then every probe as a row of OpenRLHF's own forward."""
         module, sequences = self.actor.model.module, given[0]
         with _kept_logits(module) as kept:
             log_probs = super().forward(*given)
-        start = _now()
+        of_tokens, start = _taken(kept, read), _now()
         with _evaluated(self.actor):
             answers = answer_as_rows(
                 self.actor,
@@ -142,11 +163,14 @@ class RRedCoTPolicyActor(Base):
                 in_step=self.strategy.stage == 3,
                 device=next(module.parameters()).device,
             )
-        return log_probs, answers, _now() - start, kept.output.logits
+        return log_probs, answers, _now() - start, of_tokens
 
 
-Answered = tuple[torch.Tensor, torch.Tensor, float, torch.Tensor]
-"""Log-probs of the pass and of the probes, the seconds of the latter, the logits of the pass."""
+Read = Callable[[torch.Tensor], dict[str, torch.Tensor]]
+"""What is read of the logits of a pass."""
+
+Answered = tuple[torch.Tensor, torch.Tensor, float, dict[str, torch.Tensor]]
+"""Log-probs of the pass and of the probes, the seconds of the latter, and what was read of the pass's logits."""
 
 
 @contextmanager
@@ -158,6 +182,12 @@ def _kept_logits(module: Any) -> Iterator[SimpleNamespace]:
         yield kept
     finally:
         handle.remove()
+
+
+def _taken(kept: SimpleNamespace, read: Read) -> dict[str, torch.Tensor]:
+    """What is read of the kept logits, which are let go: probes need their memory."""
+    output, kept.output = kept.output, None
+    return read(output.logits)
 
 
 @contextmanager

@@ -88,7 +88,8 @@ class RRedCoTExperienceMaker(Base):
             return [batch["rewards"] for batch in found]
         self.step.answers = [own for batch in found for own in batch["answers"]]
         self.step.signals = {name: [batch[name] for batch in found] for name in SIGNALS if name in found[0]}
-        self.step.seconds = sum(batch["seconds"] for batch in found)
+        actors = max(1, len(refs) // duplicate_factor)  # which work at the same time
+        self.step.seconds = sum(batch["seconds"] for batch in found) / actors
         return [batch["log_probs"] for batch in found]
 
     @torch.no_grad()

@@ -45,6 +45,10 @@ class RRedCoTTrainerMixin(host.BasePPOTrainer):
             crediter = self.experience_maker.crediter
             take_up(states.pop(STATE), crediter.calibrator, crediter.encoder)
             logger.warning("rredcot: the fit of past steps is back")
+        elif states.get("global_step", 0) > 0:
+            logger.warning(
+                "rredcot: this checkpoint was saved without rredcot, so calibration and probes start without a past"
+            )
         return states
 
 

@@ -24,7 +24,7 @@ class ProbeExchange:
     """``backend`` is where probes run; it becomes ``batched`` for good once the engine turns out not to answer."""
 
     def __init__(self, trainer: Any, wanted: str, open_rows: OpenRows) -> None:
-        self.trainer, self.open_rows = trainer, open_rows
+        self.trainer, self.open_rows, self.wanted = trainer, open_rows, wanted
         self.backend = choose_backend(trainer.config, wanted)
 
     @property
@@ -73,7 +73,8 @@ class ProbeExchange:
         """
         rows, trainer = state.held, self.trainer
         source = self.open_rows(batch, range(state.roles.rows))
-        refuse_media(trainer, source, "algorithm.rredcot.probe_backend=batched")
+        became = "" if self.wanted == "batched" else ", which with this model is probe_backend=batched,"
+        refuse_media(trainer, source, f"algorithm.rredcot.probe_backend={self.wanted}{became}")
         rollout = trainer.config.actor_rollout_ref.rollout
         multiple = trainer.resource_pool_manager.get_n_gpus() * (rollout.log_prob_micro_batch_size_per_gpu or 1)
         found = batched_log_probs(
