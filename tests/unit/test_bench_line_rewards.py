@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -22,7 +23,8 @@ from lab.tasks import FAMILIES
 from learn.batch import first_actor, rollouts
 from learn.credit import Crediter
 from learn.line_rewards import on_lines
-from learn.runs import Sizes
+from learn.runs import Sizes, rows_of, with_numbers
+from learn.schedule import late_accuracy
 from learn.summary import shown
 
 from tests.unit.learning_cases import system
@@ -157,6 +159,19 @@ def test_the_page_says_where_twice_the_rate_ends() -> None:
         r"\d\.\d\d\b", text
     )
     assert last["4 × 4", "grpo"] == last["16 × 1", "lean"] and last["16 × 1", "lean"][1] == "0.00"
+
+
+def test_the_page_says_which_rates_are_best_on_sums() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "evidence" / "language-model.md").read_text("utf-8")
+    told = page.partition("**Caveats**")[2].partition("\n\n|")[0]
+    chosen, scores = {}, {}
+    for system, name in (("rredcot", "rates_1"), ("grpo", "rates_4")):
+        result = shapes.FOLDER / f"learning_lm_totals_{name}.json"
+        rows = [with_numbers(row) for row in rows_of(result) if row["identity"]["seed"] == 8]
+        scores[system] = {row["identity"]["rate"]: late_accuracy(row) for row in rows}
+        (chosen[system],) = json.loads(result.read_text())["settings"]["chosen_rates"].values()
+        assert set(scores[system]) == {1e-5, 2e-5, 4e-5} and f"{scores[system][chosen[system]]:.2f}" in told
+    assert chosen == {"rredcot": 2e-5, "grpo": 1e-5} and f"instead of {scores['grpo'][2e-5]:.2f}" in told
 
 
 def test_rewards_at_the_end_are_learned_from_as_before() -> None:
