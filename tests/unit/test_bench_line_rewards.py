@@ -165,12 +165,12 @@ def test_the_page_says_which_rates_are_best_on_sums() -> None:
     page = (Path(__file__).parents[2] / "docs" / "evidence" / "language-model.md").read_text("utf-8")
     told = page.partition("**Caveats**")[2].partition("\n\n|")[0]
     chosen, scores = {}, {}
-    for system, name in (("rredcot", "rates_1"), ("grpo", "rates_4")):
+    for credit, name in (("rredcot", "rates_1"), ("grpo", "rates_4")):
         result = shapes.FOLDER / f"learning_lm_totals_{name}.json"
         rows = [with_numbers(row) for row in rows_of(result) if row["identity"]["seed"] == 8]
-        scores[system] = {row["identity"]["rate"]: late_accuracy(row) for row in rows}
-        (chosen[system],) = json.loads(result.read_text())["settings"]["chosen_rates"].values()
-        assert set(scores[system]) == {1e-5, 2e-5, 4e-5} and f"{scores[system][chosen[system]]:.2f}" in told
+        scores[credit] = {row["identity"]["rate"]: late_accuracy(row) for row in rows}
+        (chosen[credit],) = json.loads(result.read_text())["settings"]["chosen_rates"].values()
+        assert set(scores[credit]) == {1e-5, 2e-5, 4e-5} and f"{scores[credit][chosen[credit]]:.2f}" in told
     assert chosen == {"rredcot": 2e-5, "grpo": 1e-5} and f"instead of {scores['grpo'][2e-5]:.2f}" in told
 
 
