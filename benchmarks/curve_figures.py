@@ -9,7 +9,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 from ceilings import STUDY as CEILINGS
 from ceilings import by
-from learn.curves import Curves, smoothed
+from learn.curves import Curves, curves_of
+from learn.runs import with_numbers
 from learn.statistics import mean_band
 from learn.systems import choose
 from line_rewards import STUDY as LINE_REWARDS
@@ -78,13 +79,12 @@ def accuracies(result: str, family: str, system: str) -> tuple[np.ndarray, np.nd
     record = json.loads((FOLDER / f"{result}.json").read_text())
     rate = record["settings"]["chosen_rates"][f"{family} {system}"]
     wanted = {"family": family, "system": system, "rate": rate, **choose([system], [])[0].identity}
-    runs = []
-    for row in record["raw"]:
-        run = row["identity"]
-        same = run.items() >= wanted.items()
-        if same and run["seed"] in record["seeds"] and row["status"] == "done":
-            runs.append({name: np.array(row["evals"][name].split(), float) for name in ("step", "accuracy")})
-    return smoothed(runs[0]["step"]), np.apply_along_axis(smoothed, 1, np.array([run["accuracy"] for run in runs]))
+    runs = [
+        (row["identity"]["seed"], with_numbers(row))
+        for row in record["raw"]
+        if row["identity"].items() >= wanted.items() and row["identity"]["seed"] in record["seeds"]
+    ]
+    return _smoothed(curves_of(runs))
 
 
 def draw_effect(output: Path) -> None:
@@ -133,7 +133,7 @@ def draw_ceilings(output: Path) -> None:
 
 
 def _smoothed(curves: Curves) -> tuple[np.ndarray, np.ndarray]:
-    return curves.dates("step", curves.everyone), np.apply_along_axis(smoothed, 1, curves.evals["accuracy"])
+    return curves.dates("step", curves.everyone), curves.each
 
 
 def _draw_learning(

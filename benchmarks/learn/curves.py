@@ -16,8 +16,7 @@ WINDOW = 3
 
 @dataclass(frozen=True)
 class Curves:
-    """n runs, one of each of ``seeds``, with E validations at ``steps`` and T training steps; failed runs are only
-    counted.
+    """n runs, one of each of ``seeds``, with E validations and T training steps; failed runs are only counted.
 
     ``evals[name]`` (n, E), ``trained[name]`` (n, T); ``spent`` (n, E) by "step", "seconds" and "tokens": what had
     been used when a validation was made. ``weights`` are digests of the models that the runs began with, "" where none
@@ -25,7 +24,6 @@ class Curves:
     """
 
     seeds: np.ndarray
-    steps: np.ndarray
     evals: dict[str, np.ndarray]
     trained: dict[str, np.ndarray]
     spent: dict[str, np.ndarray]
@@ -55,6 +53,12 @@ class Curves:
     def curve(self, rows: np.ndarray) -> np.ndarray:
         """Smoothed mean accuracy (E,) of some runs."""
         return smoothed(self.evals["accuracy"][rows].mean(axis=0))
+
+    @property
+    def each(self) -> np.ndarray:
+        """Smoothed accuracy (n, E) of every run."""
+        found: np.ndarray = np.apply_along_axis(smoothed, 1, self.evals["accuracy"])
+        return found
 
     def dates(self, axis: str, rows: np.ndarray) -> np.ndarray:
         """What these runs had used of ``axis`` on average at each point (E,) of their curve: the middle of its window. At the
@@ -104,7 +108,6 @@ def curves_of(runs: Sequence[tuple[int, Record]], pace: Pace | None = None) -> C
     totals = [spent(record, pace) for record in done]
     return Curves(
         np.array(seeds),
-        steps,
         {
             name: np.array([record["evals"][name] for record in done])
             for name in ("accuracy", "all_right", "lucky", "greedy")

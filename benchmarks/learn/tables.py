@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
-import numpy as np
 from matplotlib.ticker import EngFormatter
 
-from learn.curves import Curves, smoothed
+from learn.curves import Curves
 from learn.schedule import Pair, Tuned
 from learn.statistics import mean_band
 from learn.summary import BASE, CONTROLS, OURS, Found, Summary, clocks_agree, shown
@@ -200,5 +199,5 @@ def _line(axis: Any, curves: Curves, spent: str, name: str, number: int) -> None
     style = "--" if name in CONTROLS else "-"
     axis.plot(x, curves.curve(curves.everyone), style, color=f"C{number}", label=name, linewidth=1.5)
     if curves.runs > 1:
-        low, high = mean_band(np.apply_along_axis(smoothed, 1, curves.evals["accuracy"]))
+        low, high = mean_band(curves.each)
         axis.fill_between(x, low, high, color=f"C{number}", alpha=0.12, linewidth=0)

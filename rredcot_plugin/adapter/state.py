@@ -7,6 +7,9 @@ from typing import Any
 
 from rredcot_plugin.text.encoding import ProbeEncoder
 
+WITHOUT_PAST = "calibration and probes start without a past"
+"""What it means to go on from a checkpoint that holds nothing of ours."""
+
 STYLE = "answer_style"
 """Beside the keys of the calibrator's state: checkpoints of versions without it hold those alone."""
 

@@ -63,7 +63,7 @@ def whiten(
     """Mean 0 and variance 1 over the unmasked tokens of the batch's ``counted`` rows, as verl's PPO does; 0 elsewhere.
 
     A ÷ sqrt(variance + 1e-8) with the sample variance; a single token keeps its distance from the mean, 0. The mean is summed
-    in float64: else equal numbers of a thousand differ from it by its rounding, which is divided by itself.
+    in float64: large numbers that are all equal would differ from it by its rounding, and the division makes that 1.
     """
     real = (segments.segment_ids >= 0) & counted[:, None]
     count = real.sum().clamp(min=1)

@@ -79,9 +79,7 @@ def test_the_page_says_what_no_baseline_does_in_groups() -> None:
 
 def _straight(steps: np.ndarray, slope: float) -> Curves:
     accuracy = np.minimum(slope * steps / steps[-1], 2.0)[None]
-    return Curves(
-        np.array([0]), steps, {"accuracy": accuracy}, {}, {"step": steps[None]}, (), frozenset(), frozenset()
-    )
+    return Curves(np.array([0]), {"accuracy": accuracy}, {}, {"step": steps[None]}, (), frozenset(), frozenset())
 
 
 def test_runs_that_chose_the_rate_are_not_measured(found: shapes.Found) -> None:

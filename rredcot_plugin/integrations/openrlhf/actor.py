@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -69,7 +70,7 @@ class RRedCoTPolicyActor(Base):
         spans = row_spans_of(lengths) if self.actor.packing_samples else [(i, 0, n) for i, n in enumerate(lengths)]
         in_pass = {"cached": self._cached, "packed": self._packed}.get(probe_backend)
         if not self._forks or self._group is not None or self.strategy.ds_tensor_parallel_size > 1:
-            in_pass = None  # or a rank has a share of the rows, or of each layer
+            in_pass = None  # in the last two a rank has a share of the rows, or of each layer
         if self._group is None:
             read = partial(signals, spans=spans, action_mask=action_mask, squares=squares)
         else:
@@ -80,8 +81,9 @@ class RRedCoTPolicyActor(Base):
                 group=self._group,
                 squares=squares,
             )
-        found = in_pass and self._unless_unsupported(in_pass, given, specs, rows, spans, read)
-        log_probs, answers, seconds, of_tokens = found or self._batched(given, specs, rows, read)
+        asked = ProbedPass(given, specs, rows, spans, read)
+        found = in_pass and self._unless_unsupported(in_pass, asked)
+        log_probs, answers, seconds, of_tokens = found or self._batched(asked)
         return {
             "log_probs": log_probs,
             "answers": list(answers.float().cpu().split([len(own) for own in specs])),
@@ -94,44 +96,31 @@ class RRedCoTPolicyActor(Base):
         """The ranks of a ring, over which rows are cut; None where they are whole."""
         return self.strategy.ring_attn_group
 
-    def _unless_unsupported(self, run: Callable[..., Answered], *given: Any) -> Answered | None:
+    def _unless_unsupported(self, run: Callable[[ProbedPass], Answered], asked: ProbedPass) -> Answered | None:
         """What ``run`` finds; None where the attention of the model cannot be forked."""
         try:
-            return run(*given)
+            return run(asked)
         except UnsupportedModelError as error:
             logger.warning("rredcot: probes of this model run as rows of their own (batched): %s", error)
             self._forks = False
         return None
 
-    def _cached(
-        self,
-        given: tuple,
-        specs: list[list[ProbeSpec]],
-        rows: list[list[int]],
-        spans: Sequence[RowSpan],
-        read: Read,
-    ) -> Answered:
+    def _cached(self, asked: ProbedPass) -> Answered:
         """The pass with keys and values kept, then one call for the probes."""
         module = self.actor.model.module
         with capture_trunk(module) as captured, _kept_logits(module) as kept:
-            log_probs = super().forward(*given)
-        of_tokens, start = _taken(kept, read), _now()
+            log_probs = super().forward(*asked.given)
+        of_tokens, start = _taken(kept, asked.read), _now()
         with _evaluated(self.actor):
-            answers = forward_probes(module, captured, build_layout(specs, rows), spans, self.actor.temperature)
+            layout = build_layout(asked.specs, asked.rows)
+            answers = forward_probes(module, captured, layout, asked.spans, self.actor.temperature)
         return log_probs, answers, _now() - start, of_tokens
 
-    def _packed(
-        self,
-        given: tuple,
-        specs: list[list[ProbeSpec]],
-        rows: list[list[int]],
-        spans: Sequence[RowSpan],
-        read: Read,
-    ) -> Answered:
+    def _packed(self, asked: ProbedPass) -> Answered:
         """One call of the model for rows and probes, in the place of the one that OpenRLHF's pass makes."""
-        module, width = self.actor.model.module, given[0].shape[1]
-        device, layout = next(module.parameters()).device, build_layout(specs, rows)
-        tokens = [torch.tensor(row, device=device) for row in rows]
+        module, width = self.actor.model.module, asked.given[0].shape[1]
+        device, layout = next(module.parameters()).device, build_layout(asked.specs, asked.rows)
+        tokens = [torch.tensor(row, device=device) for row in asked.rows]
         found: list[torch.Tensor] = []
 
         def forward(**_: Any) -> CausalLMOutput:
@@ -139,25 +128,27 @@ class RRedCoTPolicyActor(Base):
             found.append(answers)
             if self.actor.packing_samples:
                 return CausalLMOutput(logits=logits[None])  # type: ignore[arg-type]
-            padded = torch.nn.utils.rnn.pad_sequence(logits.split([len(row) for row in rows]), batch_first=True)
+            padded = torch.nn.utils.rnn.pad_sequence(
+                logits.split([len(row) for row in asked.rows]), batch_first=True
+            )
             padding = (0, 0, 0, width - padded.shape[1])
             return CausalLMOutput(logits=torch.nn.functional.pad(padded, padding))  # type: ignore[arg-type]
 
         with _kept_logits(module) as kept, _in_place_of_forward(module, forward):
-            log_probs = super().forward(*given)
-        return log_probs, found[0], 0.0, _taken(kept, read)
+            log_probs = super().forward(*asked.given)
+        return log_probs, found[0], 0.0, _taken(kept, asked.read)
 
-    def _batched(self, given: tuple, specs: list[list[ProbeSpec]], rows: list[list[int]], read: Read) -> Answered:
+    def _batched(self, asked: ProbedPass) -> Answered:
         """The pass, then every probe as a row of OpenRLHF's own forward."""
-        module, sequences = self.actor.model.module, given[0]
+        module, sequences = self.actor.model.module, asked.given[0]
         with _kept_logits(module) as kept:
-            log_probs = super().forward(*given)
-        of_tokens, start = _taken(kept, read), _now()
+            log_probs = super().forward(*asked.given)
+        of_tokens, start = _taken(kept, asked.read), _now()
         with _evaluated(self.actor):
             answers = answer_as_rows(
                 self.actor,
-                specs,
-                rows,
+                asked.specs,
+                asked.rows,
                 group=self._group,
                 max_tokens=sequences.numel(),
                 in_step=self.strategy.stage == 3,
@@ -166,8 +157,17 @@ class RRedCoTPolicyActor(Base):
         return log_probs, answers, _now() - start, of_tokens
 
 
-Read = Callable[[torch.Tensor], dict[str, torch.Tensor]]
-"""What is read of the logits of a pass."""
+@dataclass(frozen=True)
+class ProbedPass:
+    """A pass of OpenRLHF's, with the arguments ``given``; probes and tokens of each row, and where it stands in the logits; and
+    what is to be ``read`` of these."""
+
+    given: tuple
+    specs: list[list[ProbeSpec]]
+    rows: list[list[int]]
+    spans: Sequence[RowSpan]
+    read: Callable[[torch.Tensor], dict[str, torch.Tensor]]
+
 
 Answered = tuple[torch.Tensor, torch.Tensor, float, dict[str, torch.Tensor]]
 """Log-probs of the pass and of the probes, the seconds of the latter, and what was read of the pass's logits."""
@@ -184,7 +184,9 @@ def _kept_logits(module: Any) -> Iterator[SimpleNamespace]:
         handle.remove()
 
 
-def _taken(kept: SimpleNamespace, read: Read) -> dict[str, torch.Tensor]:
+def _taken(
+    kept: SimpleNamespace, read: Callable[[torch.Tensor], dict[str, torch.Tensor]]
+) -> dict[str, torch.Tensor]:
     """What is read of the kept logits, which are let go: probes need their memory."""
     output, kept.output = kept.output, None
     return read(output.logits)

@@ -8,7 +8,7 @@ from typing import Any
 
 import openrlhf.trainer.ppo_trainer as host
 
-from rredcot_plugin.adapter.state import state_of, take_up
+from rredcot_plugin.adapter.state import WITHOUT_PAST, state_of, take_up
 
 logger = logging.getLogger(__name__)
 
@@ -46,9 +46,7 @@ class RRedCoTTrainerMixin(host.BasePPOTrainer):
             take_up(states.pop(STATE), crediter.calibrator, crediter.encoder)
             logger.warning("rredcot: the fit of past steps is back")
         elif states.get("global_step", 0) > 0:
-            logger.warning(
-                "rredcot: this checkpoint was saved without rredcot, so calibration and probes start without a past"
-            )
+            logger.warning("rredcot: this checkpoint was saved without rredcot, so %s", WITHOUT_PAST)
         return states
 
 

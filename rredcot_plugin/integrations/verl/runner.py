@@ -22,7 +22,7 @@ from verl.utils.debug import marked_timer
 from rredcot_plugin import __version__
 from rredcot_plugin.adapter.data_plane import OpenRows
 from rredcot_plugin.adapter.dump import Dumper
-from rredcot_plugin.adapter.state import state_of, take_up
+from rredcot_plugin.adapter.state import WITHOUT_PAST, state_of, take_up
 from rredcot_plugin.adapter.trace_record import Asked, CreditedBatch
 from rredcot_plugin.adapter.whole_file import whole_file
 from rredcot_plugin.config import RRedCoTConfig
@@ -183,7 +183,7 @@ class CreditRunner:
         """
         path = os.path.join(folder, STATE_FILE)
         if not os.path.exists(path):
-            logger.warning("rredcot: %s is missing, so calibration and probes start without a past", path)
+            logger.warning("rredcot: %s is missing, so %s", path, WITHOUT_PAST)
             return
         try:
             take_up(torch.load(path, weights_only=True), self.calibrator, self.credit_workers.encoder)
@@ -191,5 +191,5 @@ class CreditRunner:
             reason = (str(error).strip().splitlines() or ["it ends too early"])[0]
             raise ValueError(
                 f"rredcot: {path} cannot be read ({type(error).__name__}: {reason}): copy it again from where it was "
-                "saved, or remove it, and calibration and probes start without a past"
+                f"saved, or remove it, and {WITHOUT_PAST}"
             ) from error
