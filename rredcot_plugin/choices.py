@@ -16,6 +16,7 @@ from rredcot_plugin.values.window import LEAST_ROLLOUTS, LEAST_STEPS
 
 if TYPE_CHECKING:
     from rredcot_plugin.config import RRedCoTConfig
+    from rredcot_plugin.types import Segments
 
 AUTO_TOKENS = 1 << 20
 """Response tokens of a step up to which ``credit_workers: auto`` stays in the driver: about one second of work."""
@@ -112,6 +113,15 @@ def choose_credit_weight(config: RRedCoTConfig) -> Choice:
 def is_grpo(config: RRedCoTConfig) -> bool:
     """Whether ``segmenter: none`` makes the run verl's own GRPO: its mean, the own outcome included, is the baseline."""
     return isinstance(config.build_segmenter(), NoSegmenter) and not config.has_critic
+
+
+def has_groups_mean(config: RRedCoTConfig, segments: Segments) -> bool:
+    """Whether the values of a step are GRPO's mean, the own outcome included, as with ``segmenter: none``.
+
+    That a batch happens to have one segment per trace is not a reason for it: whether a trace is cut depends on the trace,
+    and so would its baseline.
+    """
+    return segments.max_segments == 1 and is_grpo(config)
 
 
 def measures_from_groups_mean(config: RRedCoTConfig, baseline: Any) -> bool:

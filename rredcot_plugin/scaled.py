@@ -4,7 +4,6 @@ exactly nothing."""
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -21,53 +20,53 @@ from rredcot_plugin.credit.advantages import (
 from rredcot_plugin.credit.penalties import without_penalties
 from rredcot_plugin.credit.redistribution import mean_per_segment, spread_to_tokens
 from rredcot_plugin.groups import Outcomes
+from rredcot_plugin.measured import Measured
 from rredcot_plugin.types import Segments
-
-if TYPE_CHECKING:
-    from typing import Any
 
 
 def scaled_advantages(
     config: RRedCoTConfig,
-    evidence: Evidence,
+    measured: Measured,
     earned: Outcomes,
-    baseline: Any,
-    baselines: torch.Tensor,
     deltas: torch.Tensor,
     gae: torch.Tensor,
     owed: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Advantages per segment and per token, in the configured mode, and the baselines per segment. ``earned``, unlike the
+    """Advantages per segment and per token, in the configured mode, and the whole baselines per segment. ``earned``, unlike the
     evidence, counts rewards on the way; ``owed``, of penalties, is added to what is scaled."""
+    evidence, baselines = measured.evidence, measured.numbers
+    on_their_segments = measured.in_baselines + measured.to_come
     if config.mode == "weighted":
-        return *_weighted(config, evidence.segments, deltas, earned), baselines
+        return *_weighted(config, evidence.segments, deltas, earned), baselines + on_their_segments
     if bool(owed.any()):
         earned = without_penalties(earned, evidence.rollouts.group_ids)
     # baselines are of what is redistributed, and so is the mean that they are compared with
     stats = dataclasses.replace(earned.stats, mean=evidence.outcomes.stats.mean)
     earned = dataclasses.replace(earned, stats=stats)
-    if is_per_token(baseline):
-        tokens = _from_tokens(config, evidence, earned, gae, baselines)
-        return *tokens, mean_per_segment(baselines, evidence.segments)
-    return *_from_segments(config, evidence, earned, gae, baselines, owed), baselines
+    if is_per_token(measured.baseline):
+        found = _from_tokens(config, evidence, earned, gae, baselines)
+        baselines = mean_per_segment(baselines, evidence.segments)
+    else:
+        found = _from_segments(config, evidence, earned, gae, baselines, owed)
+    return *found, baselines + on_their_segments
 
 
 def finished(
     config: RRedCoTConfig,
     segments: Segments,
     advantages: torch.Tensor,
-    segment_returns: torch.Tensor,
+    targets: torch.Tensor | None,
     found: torch.Tensor,
     outcomes: Outcomes,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Advantages and returns per token. Returns are the advantages, as in GRPO; where a critic gave the values, Â + V̂
-    before any scaling: what the critic is to learn, its own V̂, as ``found``, where the reward is not finite."""
+    """Advantages and returns per token. Returns are the advantages, as in GRPO; where a critic gave the values, its ``targets``
+    (B, S), Â + V̂ before any scaling, and its own V̂, as ``found``, where the reward is not finite."""
     if config.match_grpo:
         advantages = match_token_mean(advantages, _grpo(config, outcomes), segments)
     if _scale(config) == "whiten":
         advantages = whiten(advantages, segments, outcomes.finite)
-    if config.has_critic:
-        targets = torch.where(outcomes.finite[:, None], segment_returns, found)
+    if targets is not None:
+        targets = torch.where(outcomes.finite[:, None], targets, found)
         return advantages, spread_to_tokens(targets, segments.segment_ids)
     return advantages, advantages.clone()
 

@@ -10,13 +10,13 @@ from functools import partial
 import torch
 
 from rredcot_plugin.checks import check_finite, check_shape
-from rredcot_plugin.choices import is_grpo
+from rredcot_plugin.choices import has_groups_mean
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.credit import metrics as metric
 from rredcot_plugin.credit.advantages import segment_gae
-from rredcot_plugin.credit.turn_rewards import TurnRewards
-from rredcot_plugin.groups import Outcomes, group_stats
-from rredcot_plugin.types import Rollouts, Segments
+from rredcot_plugin.earned import Earned
+from rredcot_plugin.groups import group_stats
+from rredcot_plugin.types import Segments
 from rredcot_plugin.values.base import Probed, calibrates, estimate, proposal_limits
 from rredcot_plugin.values.calibration import OutcomeCalibrator
 from rredcot_plugin.values.fit import StepFit
@@ -34,18 +34,17 @@ class StepValues:
 
 
 def step_values(
-    rollouts: Rollouts,
+    earned: Earned,
     config: RRedCoTConfig,
     segments: Segments,
-    outcomes: Outcomes,
     given: torch.Tensor | None,
     probed: Probed | Mapping[str, Probed] | None,
     calibrator: OutcomeCalibrator,
     prefixes: PrefixNumbers | None,
-    way: TurnRewards | None,
 ) -> StepValues:
     """V̂ of every state: as given; else the prior at the prompt and the estimator's after it, the prior where it has
-    nothing to say, calibrated. A critic's are of rewards on the ``way`` too, and so is what its metrics compare them with."""
+    nothing to say, calibrated. A critic's are of rewards on the way too, and so is what its metrics compare them with."""
+    rollouts, outcomes = earned.rollouts, earned.outcomes
     stats, finite = outcomes.stats, outcomes.finite
     fit = partial(
         StepFit, rollouts, segments, outcomes=outcomes, calibrator=calibrator, prefixes=prefixes
@@ -73,8 +72,8 @@ def step_values(
     if config.prior_from_group:
         values = torch.cat([prior[:, None], values[:, 1:]], dim=1)
     followed = outcomes.score[:, None].expand_as(values)
-    if way is not None and config.has_critic:
-        followed = followed + segment_gae(way.paid, segments.num_segments, 1.0)
+    if earned.way is not None and config.has_critic:
+        followed = followed + segment_gae(earned.way.paid, segments.num_segments, 1.0)
     notes |= metric.calibration_metrics(values, followed, segments, finite)
     exists = segments.exists[:, 1:] & found.known[:, None]
     return StepValues(values, step_fit, notes | metric.mean_and_extremes("rredcot/value/raw", raw[:, 1:][exists]))
@@ -97,12 +96,3 @@ def _by_proposal(
                 f"got {found.num_segments.tolist()}"
             )
     return {name: dataclasses.replace(found, lowest=lowest) for name, found in (probed or {}).items()}
-
-
-def has_groups_mean(config: RRedCoTConfig, segments: Segments) -> bool:
-    """``segmenter: none`` has GRPO's mean, the own outcome included.
-
-    That a batch happens to have one segment per trace is not a reason for it: whether a trace is cut depends on the trace,
-    and so would its baseline.
-    """
-    return segments.max_segments == 1 and is_grpo(config)

@@ -25,6 +25,8 @@ METHOD = [
     "credit",
     "state_numbers",
     "state_values",
+    "earned",
+    "measured",
     "scaled",
     "pipeline",
     "testing",

@@ -15,6 +15,7 @@ from rredcot_plugin.adapter.probe_plan import ProbePlan, plan_probes
 from rredcot_plugin.adapter.prompted_rollouts import PromptedRollouts
 from rredcot_plugin.adapter.summary import row_metrics
 from rredcot_plugin.baselines.base import needs_of
+from rredcot_plugin.choices import has_groups_mean
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.credit.advantages import EPSILON, ROUNDING
 from rredcot_plugin.integrations.openrlhf.earned import moves_told, shown_by, take_told
@@ -28,7 +29,6 @@ from rredcot_plugin.integrations.openrlhf.rows import (
 )
 from rredcot_plugin.pipeline import assign_credit
 from rredcot_plugin.segmenters.lookahead import LookaheadWatch
-from rredcot_plugin.state_values import has_groups_mean
 from rredcot_plugin.text.alignment import TokenBytes
 from rredcot_plugin.text.encoding import ProbeEncoder
 from rredcot_plugin.types import Credit, Rollouts, Segments
