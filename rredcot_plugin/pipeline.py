@@ -45,8 +45,8 @@ def assign_credit(
     """Redistribute each outcome over the segments of its trace and return token advantages.
 
     δ_i = V̂_{i+1} − V̂_i, r = δ with V̂_0 on the first segment (so Σ r = R), Â_k = Σ λ^l δ_{k+l}, measured from the
-    baseline and scaled as GRPO scales. ``segmenter: none`` gives verl's GRPO exactly, unless ``baseline`` has a number
-    per token. Penalties (KL in the reward) join the δ of their own segment, as do rewards before the last token with
+    baseline and scaled as GRPO scales. ``segmenter: none`` gives verl's GRPO to rounding, and bit for bit where rewards
+    are 0 and 1, unless ``baseline`` has a number per token. Penalties (KL in the reward) join the δ of their own segment, as do rewards before the last token with
     ``turn_rewards: keep``. A rollout whose outcome is not finite earns nothing and counts for nobody.
 
     Args:

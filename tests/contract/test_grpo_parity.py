@@ -120,6 +120,16 @@ def test_one_segment_a_trace_is_grpo(rollouts: rr.Rollouts, scales: tuple[bool, 
     assert credit.advantages.dtype == torch.float32
 
 
+@pytest.mark.parametrize(("by_std", "scale"), SCALES)
+def test_with_rewards_of_0_and_1_it_is_grpo_bit_for_bit(by_std: bool, scale: str) -> None:
+    counts = [(n, right) for n in range(1, 17) for right in range(n + 1)]
+    rewards = torch.cat([(torch.arange(n) < right).float() for n, right in counts])[:, None]
+    groups = [f"{n} {right}" for n, right in counts for _ in range(n)]
+    rollouts = rr.Rollouts(torch.zeros_like(rewards).long(), torch.ones_like(rewards).bool(), rewards, groups)
+    credit = rr.assign_credit(rollouts, rr.RRedCoTConfig(segmenter="none", scale=scale))
+    assert torch.equal(credit.advantages, verl_grpo(rollouts, by_std))
+
+
 @CHECK
 @given(ragged(), st.sampled_from(SCALES), st.integers(1, 4))
 def test_the_group_mean_as_value_is_grpo(rollouts: rr.Rollouts, scales: tuple[bool, str], tokens: int) -> None:
