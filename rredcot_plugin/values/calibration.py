@@ -28,6 +28,9 @@ MAX_STATES = 1 << 14
 """Of a step, that the fit sees: it has two dozen parameters, and its seconds and its window grow with them."""
 
 
+NEEDED = ("features", "outcome", "weight")
+"""What every version has written of a past step."""
+
 FITTED = ("features", "outcome", "weight", "importance", "paid")
 
 
@@ -195,6 +198,17 @@ class OutcomeCalibrator:
         return {**columns, "solutions": dict(self._solutions)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on as the calibrator whose ``state_dict`` this is would.
+
+        Raises:
+            ValueError: a state without features, outcomes or weights of its steps: damaged, or of something else.
+        """
+        for name in NEEDED:
+            if not isinstance(state.get(name), list):
+                raise ValueError(
+                    f"rredcot's state of past steps is damaged: expected a list under {name!r}, a tensor for each past step, "
+                    f"got {state.get(name)!r}"
+                )
         # checkpoints of versions without a column
         missing = {"importance": [torch.ones_like(weight) for weight in state["weight"]]}
         unknown = [None] * len(state["weight"])

@@ -234,6 +234,16 @@ def test_past_steps_with_other_features_are_forgotten() -> None:
     assert torch.equal(calibrator.calibrate(wider, fold), fresh.calibrate(wider, fold))
 
 
+@pytest.mark.parametrize("damage", [{"features": None}, {"outcome": 1.0}, {"weight": {}}])
+def test_a_damaged_state_is_named(damage: dict) -> None:
+    calibrator, name = OutcomeCalibrator(), next(iter(damage))
+    calibrator.remember(LabelledStates(torch.randn(10, 2), *torch.ones(3, 10)))
+    with pytest.raises(ValueError, match=f"damaged: expected a list .* '{name}'"):
+        calibrator.load_state_dict({**calibrator.state_dict(), **damage})
+    with pytest.raises(ValueError, match=r"damaged: expected a list .* 'features'"):
+        calibrator.load_state_dict({})
+
+
 def test_folds_ignore_the_order_of_the_rows() -> None:
     few, many = ["b", "a", "b"], [f"g{i}" for i in range(40)]
     assert fold_of_groups(few).tolist() == fold_of_groups(few[::-1]).tolist()[::-1]
