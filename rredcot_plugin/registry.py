@@ -125,20 +125,17 @@ class Registry:
             raise ValueError(f"{self.kind} {name_or_path!r} with options {options}: {error}{way_out}") from error
 
     def _check_options(self, factory: Factory, name: str | Mapping[str, Any], options: Mapping[str, Any]) -> None:
-        """Raise ``ValueError`` for an option that the entry does not know, with the nearest one."""
-        try:
-            takes = inspect.signature(factory).parameters.values()
-        except (TypeError, ValueError):  # of a class written in C
+        """Raise ``ValueError`` for an option that the entry does not know, with the nearest one, or the entries that do."""
+        known = _options_of(factory)
+        unknown = next((option for option in options if known is not None and option not in known), None)
+        if known is None or unknown is None:
             return
-        known = [one.name for one in takes if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)]
-        if any(one.kind is one.VAR_KEYWORD for one in takes):
-            return
-        for option in options:
-            if option not in known:
-                known_ones = ", ".join(known) or "none"
-                raise ValueError(
-                    f"{self.kind} {name!r}: unknown option {option!r}.{nearest(str(option), known)} Known: {known_ones}"
-                )
+        hint = nearest(str(unknown), known)
+        others = [other for other, entry in self._factories.items() if unknown in (_options_of(entry) or ())]
+        raise ValueError(
+            f"{self.kind} {name!r}: unknown option {unknown!r}.{hint} Known: {', '.join(known) or 'none'}"
+            + (f". It is one of {', '.join(sorted(others))}: leave it out" if others and not hint else "")
+        )
 
     def _from_module(self, path: str) -> Factory:
         module_name, _, attribute = path.partition(":")
@@ -205,6 +202,17 @@ get_segmenter = SEGMENTERS.get
 get_value_estimator = VALUE_ESTIMATORS.get
 get_baseline = BASELINES.get
 get_shaper = SHAPERS.get
+
+
+def _options_of(factory: Callable[..., Any]) -> list[str] | None:
+    """Names of the options that an entry takes; None where it takes any, or does not say."""
+    try:
+        takes = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):  # of a class written in C
+        return None
+    if any(one.kind is one.VAR_KEYWORD for one in takes):
+        return None
+    return [one.name for one in takes if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)]
 
 
 def first_paragraph(factory: Callable[..., Any]) -> str:

@@ -213,6 +213,12 @@ def test_an_unknown_option_of_an_entry_is_named_with_the_nearest_one() -> None:
         rr.RRedCoTConfig.from_mapping({"segmenter_kwargs": {"maxsegments": 4}})
 
 
+def test_an_option_of_other_entries_is_to_be_left_out() -> None:
+    known = r"unknown option 'max_proposals'. Known: none. It is one of ground_truth, .*, support: leave it out"
+    with pytest.raises(ValueError, match=f"value estimator 'confidence': {known}"):
+        rr.RRedCoTConfig.from_mapping({"value_estimator": "confidence", "value_kwargs": {"max_proposals": 4}})
+
+
 @pytest.mark.parametrize("given", [("abc", None), (["a", "b", "c"], [1.0])])
 def test_text_rollouts_have_an_outcome_for_each_text(given: tuple) -> None:
     with pytest.raises(ValueError, match="texts: expected a list of them, and as many outcomes"):
