@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 class Earned:
     """The rewards of a batch in three parts.
 
-    ``outcomes`` are of what is redistributed, and ``rollouts`` have only these rewards. ``penalties`` stand on their own
-    segments, and so do rewards on the ``way``: None where there are none, or where they are redistributed with the rest.
-    ``everything`` is of all three.
+    ``penalties`` stay on their own segments, and so do rewards on the ``way``: None where there are none, or where they are
+    redistributed with the rest. ``rollouts`` are without rewards on the way; the score of their ``outcomes`` is redistributed.
+    ``everything`` holds the outcomes with all rewards.
     """
 
     rollouts: Rollouts
