@@ -93,6 +93,9 @@ GROUPS: dict[str, dict[str, Entry]] = {
         "learning_lm_totals_continued": Entry("… and with MC-GRPO", LANGUAGE_MODEL),
         "learning_lm_totals_rates_4": Entry("… at three rates, in groups of four", LANGUAGE_MODEL),
         "learning_lm_totals_rates_1": Entry("… of 16 prompts × 1", LANGUAGE_MODEL),
+        "learning_lm_totals_rates_again": Entry(
+            "… with the last bits of other weights, without a baseline and with one per trace", LANGUAGE_MODEL
+        ),
         "learning_low_floor": Entry("the same with baselines of a low floor, at one rate", LEARNING),
         "learning_shape": Entry("the same rollouts as 8 prompts × 2 in place of 2 × 8", LEARNING),
         "learning_shape_4": Entry("… as 4 prompts × 4", LEARNING),

@@ -118,10 +118,14 @@ COMMANDS = {
         for family, systems in (("ranks", "grpo rloo otb_leave_one_out"), ("totals", "grpo otb_leave_one_out"))
     },
     **{
-        f"learning_lm_totals_rates_{group}": "python benchmarks/learning.py --batch lm --matmul bfloat16 --families totals "
-        f"--steps 50 --eval-every 10 --prompts {16 // group} --group {group} --systems {system} --rates 1e-5 2e-5 4e-5 "
-        f"--tuning-seeds 8 --seeds 9 --output benchmarks/results/learning_lm_totals_rates_{group}.json"
-        for group, system in ((4, "grpo"), (1, "rredcot"))
+        f"learning_lm_totals_rates_{which}": "python benchmarks/learning.py --batch lm --matmul bfloat16 --families totals "
+        f"--steps 50 --eval-every 10 --prompts {16 // group} --group {group} --systems {systems} --rates 1e-5 2e-5 4e-5 "
+        f"--tuning-seeds 8 --seeds 9 --output benchmarks/results/learning_lm_totals_rates_{which}.json"
+        for which, group, systems in (
+            ("4", 4, "grpo"),
+            ("1", 1, "rredcot"),
+            ("again", 1, "grpo rredcot --system lean preset=lean"),
+        )
     },
     **{
         f"learning_lm_ranks_faster_{group}": "python benchmarks/learning.py --batch lm --matmul bfloat16 --families ranks "

@@ -174,6 +174,27 @@ def test_the_page_says_which_rates_are_best_on_sums() -> None:
     assert chosen == {"rredcot": 2e-5, "grpo": 1e-5} and f"instead of {scores['grpo'][2e-5]:.2f}" in told
 
 
+def test_the_page_says_which_rates_are_best_on_sums_after_another_warm_up() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "evidence" / "language-model.md").read_text("utf-8")
+    told = page.partition("learning_lm_totals_rates_again.json")[2].partition("\n")[0]
+    rows = [with_numbers(row) for row in rows_of(shapes.FOLDER / "learning_lm_totals_rates_again.json")]
+    late = {
+        (row["identity"]["system"], row["identity"]["rate"]): f"{late_accuracy(row):.2f}"
+        for row in rows
+        if row["identity"]["seed"] == 8
+    }
+    at_one = {system: late[system, 1e-5] for system in ("rredcot", "lean", "grpo")}
+    at_two = {system: late[system, 2e-5] for system in at_one}
+    tried = [at_two["grpo"], at_one["rredcot"], at_one["lean"], at_two["rredcot"], at_two["lean"]]
+    (next_seed,) = {f"{late_accuracy(row):.2f}" for row in rows if row["identity"]["seed"] == 9}
+    assert re.findall(r"0\.\d\d", told) == [*tried, next_seed]
+    assert all(late[system, 4e-5] < max(at_one[system], at_two[system]) for system in at_one)
+    assert len({row["weights"] for row in rows}) == 1
+    (lean,) = (row for row in rows if row["identity"]["system"] == "lean" and row["identity"]["rate"] == 2e-5)
+    accuracy = list(lean["evals"]["accuracy"])
+    assert min(accuracy[:-1]) > accuracy[-1]
+
+
 def test_rewards_at_the_end_are_learned_from_as_before() -> None:
     own, before = shapes.found_curves(line_rewards.STUDY), shapes.found_curves(shapes.SHARES)
     for key in (("4 × 4", "grpo"), ("16 × 1", "rredcot"), ("16 × 1", "reinforce_plus_plus")):
