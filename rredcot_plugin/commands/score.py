@@ -160,6 +160,7 @@ def _tell_result(settings: ScoreSettings, result: ScoreResult, console: Console)
     from rredcot_plugin.report.findings import findings
     from rredcot_plugin.report.statistics import Statistics
     from rredcot_plugin.report.traces import read_dumps
+    from rredcot_plugin.values.base import calibrates
 
     out = settings.out
     if not out.stat().st_size:
@@ -172,7 +173,8 @@ def _tell_result(settings: ScoreSettings, result: ScoreResult, console: Console)
     if result.metrics.get(NO_PROPOSAL) == 1.0:
         console.print(Text(f"warning: {NOTHING_PROBED}", style="yellow"), soft_wrap=True)
     numbers = Statistics.of(traces)
-    for warning in findings(numbers.steps(), numbers.bias(), calibrated=settings.config.calibrate != "none"):
+    raw, fitted = settings.config.calibrate == "none", calibrates(settings.config.build_value_estimator())
+    for warning in findings(numbers.steps(), numbers.bias(), calibrated=not raw, fitted=fitted):
         console.print(Text(f"warning: {warning}", style="yellow"), soft_wrap=True)
     console.print(Text(str(out)), soft_wrap=True)
 

@@ -61,7 +61,9 @@ def _runs(runs: Sequence[Run]) -> str:
     said = "".join(
         f'<p class="call">{escape(f"{run.label}: {text}")}</p>'
         for run in runs
-        for text in findings(run.corpus.steps, run.corpus.bias, calibrated=run.corpus.calibrated)
+        for text in findings(
+            run.corpus.steps, run.corpus.bias, calibrated=run.corpus.calibrated, fitted=run.corpus.fitted
+        )
     )
     return said + render_table(HEADER, [_cells(run) for run in runs])
 

@@ -108,6 +108,8 @@ class Corpus:
     """Mean of V̂ − R at the boundaries after the prompts, of all steps; None where there are none."""
     calibrated: bool = True
     """False where all files say that their values are raw (``calibrate: none``)."""
+    fitted: bool = True
+    """False where all files say that their estimator's values are in reward units already (``critic``, say)."""
 
 
 HISTOGRAMS = {

@@ -18,14 +18,16 @@ ROUNDING = 1e-6
 """Dumps hold six decimals: a mean up to this is none."""
 
 
-def findings(steps: Sequence[StepSummary], bias: Interval | None, *, calibrated: bool = True) -> list[str]:
+def findings(
+    steps: Sequence[StepSummary], bias: Interval | None, *, calibrated: bool = True, fitted: bool = True
+) -> list[str]:
     """Sentences about what is wrong with the numbers of these steps, each with what to do; none if nothing is.
 
-    ``calibrated``: whether the values are, or may be; raw ones need no prompts to be fitted on, and a bias is expected
-    of them.
+    ``calibrated``: whether the values are, or may be; a bias is expected of raw ones. ``fitted``: whether that is by a fit on
+    other prompts, which those of a critic, say, do not need.
     """
     scored = [step for step in steps if math.isfinite(step.squared_error)]
-    of_fit = [*_few_prompts(scored), *_bias(bias)] if calibrated else []
+    of_fit = [*(_few_prompts(scored) if fitted else []), *_bias(bias)] if calibrated else []
     return [*_errors(scored), *of_fit, *_segments(scored)]
 
 

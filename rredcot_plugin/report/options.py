@@ -7,10 +7,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from rredcot_plugin.registry import VALUE_ESTIMATORS
+
 ABOUT = "run.json"
 """What a folder of dumps says of its run."""
 
-CALIBRATE = "options.calibrate"
+CALIBRATE, ESTIMATOR = "options.calibrate", "options.value_estimator"
 
 LONGEST_OPTION = 60
 
@@ -29,6 +31,13 @@ def read_options(path: Path) -> dict[str, str]:
             continue
         return {name: _shown(value) for name, value in _flat(found)}
     return {}
+
+
+def may_be_fitted(options: Mapping[str, str]) -> bool:
+    """Whether values of a run with these options are fitted on other prompts, as far as the name of the estimator tells."""
+    name = options.get(ESTIMATOR)
+    known = name in VALUE_ESTIMATORS.names()
+    return not known or bool(getattr(VALUE_ESTIMATORS.factory(str(name)), "calibrates", True))
 
 
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:

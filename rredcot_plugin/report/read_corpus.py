@@ -15,7 +15,7 @@ from rredcot_plugin.offline.out_file import SCORED
 from rredcot_plugin.offline.rollout_record import found_keys, read_rollout
 from rredcot_plugin.report.choice import Candidate, Choice, Entry, Place
 from rredcot_plugin.report.corpus import Corpus, Problem
-from rredcot_plugin.report.options import CALIBRATE, read_options
+from rredcot_plugin.report.options import CALIBRATE, may_be_fitted, read_options
 from rredcot_plugin.report.select import Group
 from rredcot_plugin.report.statistics import Statistics
 from rredcot_plugin.report.traces import Trace, read_trace
@@ -84,7 +84,7 @@ def read_corpus(
     reading = _Reading(find_files(paths), choice, steps, order or (lambda trace: 0))
     reading.read(show)
     groups = [reading.group(candidate, entries) for candidate, entries in reading.choice.chosen()]
-    numbers = reading.statistics
+    numbers, options = reading.statistics, list(map(read_options, paths))
     return Corpus(
         sources=tuple(map(str, paths)),
         groups=tuple(group for group in groups if group is not None),
@@ -98,7 +98,8 @@ def read_corpus(
         problems=tuple(reading.problems),
         num_problems=reading.num_problems,
         bias=numbers.bias(),
-        calibrated=any(read_options(path).get(CALIBRATE) != "none" for path in paths),
+        calibrated=any(own.get(CALIBRATE) != "none" for own in options),
+        fitted=any(map(may_be_fitted, options)),
     )
 
 

@@ -158,7 +158,7 @@ def _overview(corpus: Corpus, curves: Sequence[Curve]) -> str:
     missing = f'<p class="note">Not drawn: {escape(left_out)}.</p>' if left_out else ""
     said = "".join(
         f'<p class="call">{escape(text)}</p>'
-        for text in findings(corpus.steps, corpus.bias, calibrated=corpus.calibrated)
+        for text in findings(corpus.steps, corpus.bias, calibrated=corpus.calibrated, fitted=corpus.fitted)
     )
     return f'{said}<div class="pictures">{drawn}</div>{missing}{_step_table(corpus.steps)}{_bin_table(corpus.calibration)}'
 

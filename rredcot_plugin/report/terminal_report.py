@@ -33,7 +33,7 @@ def render_corpus(
         *(Text(visible(note), style="dim") for note in notes),
         *(
             Text(f"! {text}", style="yellow")
-            for text in findings(corpus.steps, corpus.bias, calibrated=corpus.calibrated)
+            for text in findings(corpus.steps, corpus.bias, calibrated=corpus.calibrated, fitted=corpus.fitted)
         ),
         _heading("Steps"),
         _steps(corpus.steps),

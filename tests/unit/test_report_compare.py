@@ -159,6 +159,18 @@ def test_raw_values_are_not_blamed_on_calibration(tmp_path: Path) -> None:
     assert "Calibration had too few prompts" not in run(folder, "--terminal").stdout
 
 
+@pytest.mark.parametrize("estimator", ["critic", "attention"])
+def test_values_in_reward_units_need_no_prompts_to_be_fitted_on(estimator: str, tmp_path: Path) -> None:
+    folder = dump(tmp_path / "a", 1, 2)
+    for name, told in ((estimator, False), ("support", True), ("my.module:Mine", True)):
+        options = {"calibrate": "outcome", "value_estimator": name}
+        (folder / "run.json").write_text(json.dumps({"options": options}))
+        page = tmp_path / "page.html"
+        run(folder, "-o", str(page), "--force")
+        for text in (run(folder, "--terminal").stdout, page.read_text()):
+            assert ("Calibration had too few prompts" in text) == told
+
+
 def test_hostile_runs_stay_texts(tmp_path: Path) -> None:
     for name in "ab":
         write(tmp_path / name / "1.jsonl", {**trace([-0.5], text=ATTACK, prompt=ATTACK), "ground_truth": ATTACK})

@@ -60,6 +60,8 @@ def test_few_prompts_and_few_segments_are_warned_of(rollouts: Path, tmp_path: Pa
     assert few.exit_code == 0, few.output
     assert "warning: Calibration had too few prompts here (3 at step 0)" in few.stdout
     assert "segments on average" in few.stdout and "segmenter=newline" in few.stdout
+    shared = score(rollouts, "-o", str(tmp_path / "shared.jsonl"), "--set", "value_estimator=attention")
+    assert shared.exit_code == 0 and "Calibration" not in shared.stdout, "these values are not fitted"
     lines = score(
         rollouts,
         "-o",
