@@ -13,6 +13,7 @@ from rredcot_plugin.adapter.probe_plan import answer_starts, plan_metrics, plan_
 from rredcot_plugin.adapter.process_rewards import placed
 from rredcot_plugin.adapter.prompted_rollouts import PROMPT_TAIL, PromptedRollouts
 from rredcot_plugin.adapter.trace_record import Asked, CreditedBatch, trace_record
+from rredcot_plugin.baselines.base import needs_of
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.offline.chunks import Chunk, too_long
 from rredcot_plugin.offline.encode import EncodedRow, RowEncoder, step_rows
@@ -27,18 +28,25 @@ from rredcot_plugin.values.calibration import OutcomeCalibrator
 from rredcot_plugin.values.reference import build_references
 
 ATTRIBUTIONS = frozenset({"attention", "gradient"})
+SQUARES = "sum_pi_squared"
 BRIDGE_ROOM = 32
 """Tokens that a bridge may take after the longest trace."""
 
 
 def check_offline(config: RRedCoTConfig) -> None:
-    """Raise ``ValueError`` for a value estimator that one causal model cannot feed."""
+    """Raise ``ValueError`` for a value estimator that one causal model cannot feed, or a baseline that reads more than log-probs
+    and entropies."""
     missing = scores_read(config.build_value_estimator()) - ATTRIBUTIONS
     if missing:
         raise ValueError(
             f"value_estimator={config.value_estimator!r} reads {', '.join(sorted(missing))}, which offline scoring does "
-            "not have; use support, self_normalized, own_ratio, ground_truth, reference, confidence, attention or "
-            "gradient"
+            "not have; use support, self_normalized, own_ratio, ground_truth, reference, confidence, siblings, attention "
+            "or gradient"
+        )
+    if SQUARES in needs_of(config.build_baseline(log_probs=True)):
+        raise ValueError(
+            f"baseline={config.baseline!r} reads {SQUARES}, which offline scoring does not have; use least_variance, trace "
+            "or value"
         )
 
 

@@ -262,6 +262,7 @@ def test_other_estimators(rollouts: Path, tmp_path: Path, estimator: str) -> Non
         (["--set", "lam=["], "options cannot be read"),
         (["--set", "value_estimator=critic"], "reads critic"),
         (["--set", "value_estimator=monte_carlo"], "reads monte_carlo"),
+        (["--set", "baseline=token"], "baseline='token' reads sum_pi_squared"),
         (["--device", "tpu"], "device=tpu: expected one of auto, cpu, cuda"),
         (["--dtype", "int8"], "dtype=int8: expected one of auto, float32"),
         (["--prompts", "chat"], "prompts=chat: expected one of auto, text, user"),
