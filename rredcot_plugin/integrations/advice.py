@@ -2,19 +2,43 @@
 
 from __future__ import annotations
 
+from rredcot_plugin.baselines.least_variance import LeastVarianceBaseline
+from rredcot_plugin.baselines.token import TokenBaseline
+from rredcot_plugin.baselines.trace import TraceBaseline
+from rredcot_plugin.baselines.value import ValueBaseline
+from rredcot_plugin.choices import is_grpo
 from rredcot_plugin.config import RRedCoTConfig
 from rredcot_plugin.report.findings import FEW_SEGMENTS
+from rredcot_plugin.values.base import FROM_OTHERS, proposal_limits
 
 SIGNALS = {"uncertainty", "log_probs"}
 """What a segmenter reads of the rollout engine's log-probs."""
 
 
-def no_siblings(one_rollout: str) -> str:
-    """Of a run in which a prompt has one rollout, as ``one_rollout`` sets it."""
-    return (
-        f"{one_rollout} leaves no siblings to propose answers: only the ground truth is proposed, "
-        "and baselines come from the other prompts of the step, so use many prompts (docs/evidence/learning.md)"
-    )
+def no_siblings(one_rollout: str, settings: RRedCoTConfig) -> str:
+    """Of a run in which a prompt has one rollout, as ``one_rollout`` sets it; empty if nothing comes from siblings."""
+    missing = [text for text in (_proposed_alone(settings), _measured_alone(settings)) if text]
+    return f"{one_rollout} leaves no siblings: {', and '.join(missing)}" if missing else ""
+
+
+def _proposed_alone(settings: RRedCoTConfig) -> str:
+    asked = {} if is_grpo(settings) else proposal_limits(settings.build_value_estimator())
+    without = {"group": "nothing is probed", "group_or_ground_truth": "only the ground truth is proposed"}
+    return without.get(settings.proposals, "") if set(FROM_OTHERS) & set(asked) else ""
+
+
+def _measured_alone(settings: RRedCoTConfig) -> str:
+    """What the baseline of a group of one is."""
+    baseline = settings.build_baseline(log_probs=True)
+    if isinstance(baseline, TokenBaseline):
+        return "baseline=token is 0: use least_variance or trace"
+    if is_grpo(settings):
+        return "nothing is subtracted from the reward, as in GRPO"
+    if isinstance(baseline, LeastVarianceBaseline | TraceBaseline):
+        return "baselines come from the other prompts of the step, so use many prompts (docs/evidence/learning.md)"
+    if isinstance(baseline, ValueBaseline) and settings.prior_from_group:
+        return "with baseline=value the first segment is measured from 0: trace measures it from other prompts"
+    return ""
 
 
 def loses_credit(loss: str, instead: str) -> str:

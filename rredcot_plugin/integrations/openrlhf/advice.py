@@ -23,8 +23,10 @@ def warn_of_pointless(settings: RRedCoTConfig, args: Any) -> None:
 
 def warnings_of(settings: RRedCoTConfig, args: Any) -> Iterator[str]:
     """One sentence or two per warning; ``args`` are OpenRLHF's, as its parser has read them."""
-    if args.rollout.n_samples_per_prompt == 1:
-        yield no_siblings("--rollout.n_samples_per_prompt 1")
+    if args.rollout.n_samples_per_prompt == 1 and (
+        text := no_siblings("--rollout.n_samples_per_prompt 1", settings)
+    ):
+        yield text
     for name, instead in (("lambd", f"{PREFIX}lam counts"), ("gamma", "credit is not discounted")):
         value = getattr(args.algo.advantage, name)
         if value != 1:

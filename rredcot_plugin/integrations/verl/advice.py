@@ -36,7 +36,7 @@ def warnings_of(config: Any, settings: RRedCoTConfig) -> Iterator[str]:
     Raises:
         ValueError: the segmenter cannot do without log-probs, and the rollout engine records none.
     """
-    yield from _of_the_group(config)
+    yield from _of_the_group(config, settings)
     yield from _of_bias(config, settings)
     yield from _of_the_loss(config, settings)
     yield from _of_the_outcomes_scale(config, settings)
@@ -66,9 +66,11 @@ def notes_of(config: Any, settings: RRedCoTConfig) -> Iterator[str]:
         yield text
 
 
-def _of_the_group(config: Any) -> Iterator[str]:
-    if config.actor_rollout_ref.rollout.n == 1:
-        yield no_siblings("actor_rollout_ref.rollout.n=1")
+def _of_the_group(config: Any, settings: RRedCoTConfig) -> Iterator[str]:
+    if config.actor_rollout_ref.rollout.n == 1 and (
+        text := no_siblings("actor_rollout_ref.rollout.n=1", settings)
+    ):
+        yield text
     algorithm = config.algorithm
     read_by_red = str(algorithm.adv_estimator) == RED and bool(config.critic.enable)
     for key in ("lam", "gamma"):
