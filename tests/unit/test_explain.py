@@ -41,18 +41,6 @@ def run(*arguments: str) -> Any:
     )
 
 
-def test_the_pages_examples_without_a_script_are_configurations() -> None:
-    page = (Path(__file__).parents[2] / "docs/guides/explain.md").read_text(encoding="utf-8")
-    lines = [
-        line.partition("#")[0].split()[2:] for line in page.splitlines() if line.startswith("rredcot explain ")
-    ]
-    without = [words for words in lines if not words[0].endswith(".sh")]
-    assert len(without) >= 2
-    for words in without:
-        result = run(*words)
-        assert result.exit_code == 0, (words, result.output)
-
-
 def row(found: Explanation, key: str) -> Any:
     return next(row for row in found.rows if row.key == key)
 
