@@ -127,7 +127,7 @@ class RRedCoTConfig(Options):
             try:
                 config._build(name)
             except ValueError as error:
-                if not source.startswith(PRESET) or sources.get(options) != GIVEN:
+                if not source.startswith(PRESET) or not sources.get(options, "").startswith(GIVEN):
                     raise
                 raise ValueError(
                     f"{error}. {source} sets {name}={keys[name]}: leave {options} out, or give {name} as well"

@@ -14,6 +14,7 @@ from rredcot_plugin.renamed import with_new_keys
 PRESET = "preset"
 GIVEN = "given"
 ESTIMATOR, KWARGS = "value_estimator", "value_kwargs"
+OPTIONS = "_kwargs"
 PRESET_SAYS = "A documented set of keys under one name; keys that are given beside it win."
 
 
@@ -80,9 +81,9 @@ def resolve_keys(
     """The keys that differ from the defaults, and where each comes from.
 
     What is ``given`` wins over its preset, and the preset over ``base`` (what the name of a verl estimator changes of
-    the defaults, called ``base_source``). A preset's options of a baseline go with that baseline: beside another one
-    that is given they are left out, and so are given options of a value estimator that the preset replaces. Old names
-    become new ones.
+    the defaults, called ``base_source``). Options go with what they belong to: beside another baseline, say, those of the
+    preset's are left out, and so are given options of a value estimator that the preset replaces; beside the same one, what
+    is given joins them. Old names become new ones.
 
     >>> resolve_keys({"preset": "lean", "baseline": "value"})
     ({'value_estimator': 'confidence', 'baseline': 'value'}, {'value_estimator': 'preset lean', 'baseline': 'given'})
@@ -103,7 +104,7 @@ def resolve_keys(
             hint = nearest(str(key), known)
             raise ValueError(f"unknown key {key!r} in algorithm.rredcot.{hint} Known: {', '.join(known)}")
     name = own.pop(PRESET, None)
-    values, sources = dict(base or {}), dict.fromkeys(base or {}, base_source)
+    layer = dict(base or {}), dict.fromkeys(base or {}, base_source)
     given_sources = dict.fromkeys(own, GIVEN)
     if name is not None:
         keys = find_preset(name).keys
@@ -112,18 +113,34 @@ def resolve_keys(
                 f"preset={name!r}: every key of this preset is given as well, so it would change nothing; leave those keys "
                 f"out. The Hydra group `default` gives every key: use +rredcot@algorithm.rredcot={name} instead of it"
             )
-        if left_out := _of_replaced(keys, own, str(values.get(ESTIMATOR, Options.value_estimator))):
+        if left_out := _of_replaced(keys, own, str(layer[0].get(ESTIMATOR, Options.value_estimator))):
             own[KWARGS] = {key: value for key, value in own[KWARGS].items() if key not in left_out}
             given_sources[KWARGS] = f"{GIVEN}; preset {name} leaves out {', '.join(left_out)}"
-        kept = {key: value for key, value in keys.items() if not _of_another(key, keys, own)}
-        values |= kept
-        sources |= dict.fromkeys(kept, f"preset {name}")
-    return values | own, sources | given_sources
+        layer = _on_top(keys, dict.fromkeys(keys, f"{PRESET} {name}"), *layer)
+    return _on_top(own, given_sources, *layer)
+
+
+def _on_top(
+    given: Mapping[str, Any],
+    given_sources: Mapping[str, str],
+    below: Mapping[str, Any],
+    sources: Mapping[str, str],
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Keys that win over those ``below``, and where each comes from. As in a Hydra group, options that are given join those of
+    the same thing; those of something that is replaced are left out."""
+    kept = {key: value for key, value in below.items() if not _of_another(key, below, given)}
+    values, found = kept | dict(given), {key: sources[key] for key in kept} | dict(given_sources)
+    for key in kept.keys() & given.keys():
+        both = isinstance(kept[key], Mapping) and isinstance(given[key], Mapping)
+        if both and key.endswith(OPTIONS) and kept[key].keys() - given[key].keys():
+            values[key] = {**kept[key], **given[key]}
+            found[key] = f"{found[key]}, the rest {sources[key]}"
+    return values, found
 
 
 def _of_another(key: str, keys: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
-    """Whether a preset's ``key`` holds options of what it names, and something else is ``given`` in its place."""
-    name = key.removesuffix("_kwargs")
+    """Whether ``key`` holds options of what ``keys`` name, and something else is ``given`` in its place."""
+    name = key.removesuffix(OPTIONS)
     return name != key and name in keys and given.get(name, keys[name]) != keys[name]
 
 

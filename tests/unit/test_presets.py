@@ -10,7 +10,7 @@ import rredcot_plugin as rr
 from rredcot_plugin import choices, renamed
 from rredcot_plugin.choices import automatic
 from rredcot_plugin.commands.score import read_options
-from rredcot_plugin.options import Options
+from rredcot_plugin.options import ESTIMATOR_DEFAULTS, Options
 from rredcot_plugin.presets import PRESETS, known_keys, resolve_keys
 from rredcot_plugin.values.base import proposal_limits
 
@@ -67,6 +67,27 @@ def test_given_options_of_an_estimator_go_where_a_preset_replaces_it() -> None:
     assert of_base["value_kwargs"] == {}
     with pytest.raises(ValueError, match="'confidence': unknown option 'max_proposls'"):
         rr.RRedCoTConfig.from_mapping({"preset": "lean", "value_kwargs": {"max_proposals": 4, "max_proposls": 4}})
+
+
+def test_given_options_join_those_of_the_same_thing() -> None:
+    """As they do in the Hydra group of the same name."""
+    given = {"preset": "low_variance", "baseline_kwargs": {"floor": 0.1}}
+    keys, sources = resolve_keys(given)
+    assert keys["baseline_kwargs"] == {"floor": 0.1, "pseudo_rollouts": 32}
+    assert sources["baseline_kwargs"] == "given, the rest preset low_variance"
+    other, sources = resolve_keys({**given, "baseline": "least_variance"})
+    assert other["baseline_kwargs"] == {"floor": 0.1} and sources["baseline_kwargs"] == "given"
+    red = ESTIMATOR_DEFAULTS["red"]
+    few, _ = resolve_keys({"segmenter_kwargs": {"max_segments": 9}}, red)
+    assert few["segmenter_kwargs"] == {"tokens": 1, "max_segments": 9, "answer_markers": []}
+
+
+def test_options_of_a_segmenter_that_is_replaced_are_left_out() -> None:
+    keys, sources = resolve_keys({"segmenter": "newline"}, ESTIMATOR_DEFAULTS["red"], "red")
+    assert keys == {"value_estimator": "reward_model", "segmenter": "newline"}
+    assert sources == {"value_estimator": "red", "segmenter": "given"}
+    of_preset, _ = resolve_keys({"preset": "exact"}, ESTIMATOR_DEFAULTS["red"])
+    assert of_preset["segmenter"] == "sentence" and "segmenter_kwargs" not in of_preset
 
 
 def test_a_preset_wins_over_the_defaults_of_an_estimators_name() -> None:
