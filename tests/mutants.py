@@ -206,7 +206,7 @@ MUTANTS = (
     Mutant("answers start by position", VERL + "attribution.py", "zip(roles.active, answer_starts(rows, segments), strict=True)", "enumerate(answer_starts(rows, segments))", steps("attribution_is_asked_of_every_row_and_read_by_its_own")),
     Mutant("no answer is an answer at once", VERL + "transfer_fields.py", "length if start < 0 else start for", "start for", (FIELDS + "::test_answer_starts_travel_jagged_or_dense",)),
     Mutant("rewards for the critic's values", VERL + "reading.py", 'numbers(["values"]', 'numbers(["rm_scores"]', CRITIC),
-    Mutant("a preset wins over explicit keys", "presets.py", "return values | own, sources", "return own | values, sources", ("unit/test_presets.py",)),
+    Mutant("a preset wins over explicit keys", "presets.py", "values, found = kept | dict(given), {", "values, found = dict(given) | kept, {", ("unit/test_presets.py",)),
     Mutant("near misses of our keys pass", VERL + "start.py", "    check_keys(config)", "    _ = check_keys", ("contract/test_start.py",)),
     Mutant("verl's main program starts Ray unchecked", VERL + "main_program.py", "    check_run(copy.deepcopy(config))", "    _ = check_run", ("contract/test_start.py",)),
     Mutant("Dr. GRPO's scale for GRPO's", "choices.py", '"group_std" if by_std else "none"', '"none" if by_std else "group_std"', (OPTIONS + "::test_options_by_plain_override_and_by_hydra_group",)),
